@@ -336,7 +336,7 @@ class DataFolder:
         """
         from sme2_assets import launch
         from sme2_assets.defs.resources import Lab
-        from sme2_assets.models.given import variants_of
+        from sme2_assets.models.registry import variants_of
         from sme2_assets.profiling.requests import requests_asked_for
         from sme2_assets.targets import SME2_STATES
 

@@ -16,7 +16,7 @@ import pytest
 from nbclient import NotebookClient
 
 import sme2_assets as sme2
-from sme2_assets.models.template import write_template
+from sme2_assets.models.brought import write_template
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.claims.zoo import Calls

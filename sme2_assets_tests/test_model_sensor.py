@@ -12,7 +12,7 @@ from sme2_assets.defs import model_sensor
 from sme2_assets.defs.model_sensor import MOST_EXPORTS_PER_TICK, model_variants_sensor
 from sme2_assets.defs.partitions import MODEL_VARIANTS, RANGE_END, RANGE_START, parse_run_key, run_key
 from sme2_assets.defs.resources import Lab
-from sme2_assets.models.template import template
+from sme2_assets.models.brought import template
 from sme2_assets.targets import TARGETS
 
 

@@ -29,7 +29,9 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.store import Store
 
 if TYPE_CHECKING:
-    from sme2_assets.models.registry import Catalogue, ModelSource, ModelSpec
+    from sme2_assets.models.registry import Catalogue
+    from sme2_assets.models.sources import ModelSource
+    from sme2_assets.models.spec import ModelSpec
 
 
 @click.command()
@@ -48,8 +50,7 @@ def models(everything: bool, source_name: str | None, trusted: bool, as_json: bo
     Listing runs no code from model files.
     """
     from sme2_assets.models.registry import catalogue
-    from sme2_assets.models.sources.folder import default_folder
-    from sme2_assets.models.trust import trust
+    from sme2_assets.models.sources.folder import default_folder, trust
 
     if trusted:
         folder = default_folder()
@@ -90,9 +91,9 @@ def onboard(name: str, folder: Path | None, source: str | None) -> None:
     With --from it is complete: it builds the model in a folder, or what a callable returns, which is
     (module, (input, ...)) or an object with get_eager_model() and get_example_inputs().
     """
+    from sme2_assets.models.brought import write_template
     from sme2_assets.models.sources.folder import FOLDERS_VARIABLE, model_folders
     from sme2_assets.models.sources.python_code import declared_models
-    from sme2_assets.models.template import write_template
 
     path = write_template(name, folder, source)
     click.echo(f"written: {path}")

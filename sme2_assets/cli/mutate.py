@@ -73,7 +73,7 @@ def mutate(models: tuple[str, ...], outputs: bool, results: Path | None, as_json
 
 
 def _score(variant: str, outputs: bool) -> dict[str, Any]:
-    from sme2_assets.models.mutation import mutants
+    from sme2_assets.models.differences.mutation import mutants
 
     with status_line("starting") as log:
         found = list(mutants(variant, outputs=outputs, log=log))

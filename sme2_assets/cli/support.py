@@ -183,12 +183,12 @@ def variants_of(
     model: str, inputs: Path | None = None, op_library: Path | None = None, sizes: Sequence[str] = ()
 ) -> list[str]:
     """The variants that a command's arguments mean."""
-    from sme2_assets.models import given
+    from sme2_assets.models import registry
 
     asked: dict[str, list[str]] = {}
     for name, values in map(_sizes, sizes):
         asked[name] = list(dict.fromkeys((*asked.get(name, ()), *values)))
-    return given.variants_of(model, inputs, op_library, asked, tell)
+    return registry.variants_of(model, inputs, op_library, asked, tell)
 
 
 def _sizes(text: str) -> tuple[str, list[str]]:

@@ -103,7 +103,7 @@ def output_faults(lab: Lab, run_id: str) -> Fault:
 
 def _divergence_text(variant: str) -> str:
     """Where the outputs first diverge. Imports torch, so it is called only when they do."""
-    from sme2_assets.models.divergence import first_divergence
+    from sme2_assets.models.differences.in_torch import first_divergence
 
     try:
         found = first_divergence(variant, log=lambda _: None)

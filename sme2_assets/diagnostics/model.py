@@ -25,7 +25,8 @@ from sme2_assets.models.artifact import ExportedModel, ModelManifest, read_manif
 from sme2_assets.models.delegation import LOWERED_ELSEWHERE
 from sme2_assets.models.failures import kernel_failure
 from sme2_assets.models.progress import Stage
-from sme2_assets.models.registry import ModelSpec, Variant, model_spec
+from sme2_assets.models.registry import model_spec
+from sme2_assets.models.spec import ModelSpec, Variant
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.bundle import runner_for
 from sme2_assets.runner.failures import runner_failure
@@ -273,8 +274,8 @@ def _where_it_begins(
     log: Log,
 ) -> tuple[str, str]:
     """The first operator that is wrong, in torch or else in the runner, and what to do about it."""
-    from sme2_assets.models.bisection import wrong_in_the_runner
-    from sme2_assets.models.divergence import divergence_of
+    from sme2_assets.models.differences.in_runner import wrong_in_the_runner
+    from sme2_assets.models.differences.in_torch import divergence_of
 
     precision = manifest.precision
     where = "In torch the exported program is too far off, too: the cause is not in the kernels alone"

@@ -15,9 +15,9 @@ from sme2_assets.defs.resources import Lab
 from sme2_assets.errors import ExportError, Sme2Error, did_you_mean
 from sme2_assets.experiments.load import Loaded
 from sme2_assets.experiments.schema import AUTO, Comparison, Entry, Platform
-from sme2_assets.models.registry import Variant, catalogue, model_spec, requested
+from sme2_assets.models.registry import catalogue, model_spec, requested
 from sme2_assets.models.sources.pte import SUFFIX, program_at
-from sme2_assets.models.spec import AS_IS, ModelSpec
+from sme2_assets.models.spec import AS_IS, ModelSpec, Variant
 from sme2_assets.profiling.plan import Plan, plan_for
 from sme2_assets.profiling.requests import ProfileRequest, platforms_here
 from sme2_assets.targets import SME2_STATES

@@ -22,9 +22,9 @@ from sme2_assets.gate.changes import MOST_COMBINED, first_changes, try_changes
 from sme2_assets.gate.judge import Finding, Tolerances, judge, updated
 from sme2_assets.gate.summary import MARK, has_losses, record_command, summary
 from sme2_assets.gate.take import Taken, taken_of, times_of
-from sme2_assets.models.given import variants_of
-from sme2_assets.models.registry import Variant, parse_variant
+from sme2_assets.models.registry import parse_variant, variants_of
 from sme2_assets.models.rewrites import NOTHING
+from sme2_assets.models.spec import Variant
 from sme2_assets.report.advice import Tried, tried_of
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse

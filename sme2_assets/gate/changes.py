@@ -17,8 +17,9 @@ from sme2_assets.gate.advice import Candidate, Change, brings_work, is_gain, mov
 from sme2_assets.gate.baseline import ModelFacts
 from sme2_assets.gate.judge import match
 from sme2_assets.models.quantise import kept_by
-from sme2_assets.models.registry import Variant, model_spec
-from sme2_assets.models.rewrites import KEEP, OPTION, REWRITES, changed
+from sme2_assets.models.registry import model_spec
+from sme2_assets.models.rewrites import KEEP, OPTION, REWRITES, with_changes
+from sme2_assets.models.spec import Variant
 
 # Combinations that are tried: those that could bring the most.
 MOST_COMBINED = 3
@@ -86,7 +87,7 @@ def mixed_precisions(known: Known) -> list[Change]:
 
 
 def diverging_module(problem: str) -> str | None:
-    """The module where outputs first diverge, as an error names it (models/divergence.py)."""
+    """The module where outputs first diverge, as an error names it (models/differences/in_torch.py)."""
     found = re.search(r" in module '([^']+)'", problem)
     return found[1] if found else None
 
@@ -154,7 +155,7 @@ def _change(
     precision = precision or variant.precision
     spec = model_spec(variant.model)
     options = {name: "+".join(it) for name, it in ((OPTION, rewrites), (KEEP, kept)) if it}
-    spec = changed(spec, options) if options else spec
+    spec = with_changes(spec, options) if options else spec
     what = [REWRITES[name].what for name in rewrites]
     code = [REWRITES[name].code for name in rewrites if REWRITES[name].code]
     if kept:

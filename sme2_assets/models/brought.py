@@ -1,13 +1,15 @@
-"""Model files for models that are somewhere else: a folder of weights, or a callable in a package.
+"""Model files that `sme2 onboard` writes: a template to start from, or one for a model that is somewhere else
+(a folder of weights, a callable in a package).
 
-Belongs here: the text of such files, and the functions they call. Writing them neither runs nor imports the
-model.
+Belongs here: the text of such files, and the functions they call: these are imported from here in people's
+files, so this module keeps its name. Writing a file neither runs nor imports the model.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,44 @@ from sme2_assets.models.huggingface.types import (
     package_folder,
     type_names,
 )
-from sme2_assets.models.spec import PRECISIONS, EagerModel, how_to_install
+from sme2_assets.models.registry import catalogue
+from sme2_assets.models.sources.folder import RESERVED, default_folder, trust
+from sme2_assets.models.spec import PRECISIONS, EagerModel, check_name, how_to_install
+from sme2_assets.store import write_text_atomically
 
 _CALLABLE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<factory>[A-Za-z_]\w*)")
 _REMEDY = "name a folder with config.json and *.safetensors, or a callable as package.module:factory"
+
+
+def write_template(name: str, folder: Path | None = None, source: str | None = None) -> Path:
+    """Write a working model file of that name, for what `source` names; existing files are not touched."""
+    check_name(name)
+    if name in RESERVED:
+        raise ExportError(f"{name!r} is the name of a source of models", "choose another name")
+    found = catalogue()
+    owners = {spec.name: f"{spec.source} ({spec.place})" for spec in found.specs}
+    owners |= {problem.name: f"{problem.source} ({problem.place})" for problem in found.problems}
+    if name in owners:
+        raise ExportError(f"There is already a model {name!r}: {owners[name]}", "choose another name")
+    path = (folder or default_folder()) / f"{name}.py"
+    if path.exists():
+        raise ExportError(f"{path} already exists", "choose another name, or edit that file")
+    # A user who starts a models folder here writes what will be in it.
+    first = not any(path.parent.glob("*.py"))
+    write_text_atomically(path, model_file(name, source) if source else template(name))
+    if first:
+        trust(path.parent)
+    return path
+
+
+def template(name: str) -> str:
+    """The text of a model file: it works as it is, and says what to replace."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]", name) if word]
+    cls = "".join(word[:1].upper() + word[1:] for word in words)
+    if not cls[0].isalpha():
+        cls = f"Model{cls}"
+    text = (resources.files(__package__) / "template.py.txt").read_text(encoding="utf-8")
+    return text.replace("@NAME@", name).replace("@CLASS@", cls)
 
 
 def model_file(name: str, source: str) -> str:

@@ -19,8 +19,8 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import OperatorCounts
 from sme2_assets.models.attribution import XNNPACK_BACKEND, weights_of_delegate
 from sme2_assets.models.lowering import called_operators
-from sme2_assets.models.methods import PROGRAM_REMEDY, weights_in
 from sme2_assets.models.reference import STEPS
+from sme2_assets.models.sources.pte import PROGRAM_REMEDY, weights_in
 from sme2_assets.models.spec import SEED
 
 # ExecuTorch's scalar types, by name, and the types they have in files: NumPy has no bfloat16, and float32
@@ -65,10 +65,10 @@ def read_program(pte: Path, method: str, input_files: tuple[Path, ...] = ()) -> 
     plan = next(plan for plan in _deserialised(pte).program.execution_plan if plan.name == method)
     wanted = [plan.values[index].val for index in plan.inputs]
     delegates, portable = called_operators(plan)
-    inputs = _given(pte, wanted, input_files) if input_files else _made(pte, wanted)
+    inputs = _inputs_in_files(pte, wanted, input_files) if input_files else _seeded_inputs(pte, wanted)
     return ProgramFacts(
         inputs=inputs,
-        outputs=[_described(plan.values[index].val) for index in plan.outputs],
+        outputs=[_type_and_shape(plan.values[index].val) for index in plan.outputs],
         delegates=delegates,
         portable=portable,
         at_bounds=all(
@@ -106,21 +106,21 @@ def require_weights(pte: Path, method: str, data: Path | None) -> None:
 
 def _has_state(plan: Any) -> bool:
     """Whether an inference reads what an earlier one left: mutable buffers, initialised or not."""
-    given, written = set(plan.inputs), set[int]()
+    inputs, written = set(plan.inputs), set[int]()
     for chain in plan.chains:
         for instruction in chain.instructions:
             call = instruction.instr_args
             arguments = list(getattr(call, "args", None) or [])
             kernel = type(call).__name__ == "KernelCall"
             name = plan.operators[call.op_index].name if kernel else ""
-            made = set()
+            results = set()
             if kernel and not name.endswith("_"):
                 last = plan.values[arguments[-1]].val
-                made = {arguments[-1], *getattr(last, "items", [])}
+                results = {arguments[-1], *getattr(last, "items", [])}
             for index in arguments if kernel else []:
                 value = plan.values[index].val
                 planned = type(value).__name__ == "Tensor" and value.allocation_info is not None
-                if planned and index not in given | written | made:
+                if planned and index not in inputs | written | results:
                     return True
             written |= set(arguments)
     return any(
@@ -154,7 +154,7 @@ def _deserialised(pte: Path) -> Any:
         raise ExportError(f"{pte.name} is broken: it cannot be read as a program", PROGRAM_REMEDY) from error
 
 
-def _made(pte: Path, wanted: list[Any]) -> list[npt.NDArray]:
+def _seeded_inputs(pte: Path, wanted: list[Any]) -> list[npt.NDArray]:
     total = sum(
         math.prod(max(size, 0) for size in value.sizes) * dtype.itemsize
         for value in wanted
@@ -194,17 +194,17 @@ def _value(pte: Path, index: int, value: Any, generator: np.random.Generator) ->
     # Wide integers are indices or masks, and 0 and 1 are both in almost every range; narrow ones are data.
     narrow = dtype in (np.dtype(np.int8), np.dtype(np.uint8))
     low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if narrow else (0, 2)
-    made = np.empty(math.prod(shape), dtype)
-    for start in range(0, made.size, _PIECE):
-        piece = made[start : start + _PIECE]
+    values = np.empty(math.prod(shape), dtype)
+    for start in range(0, values.size, _PIECE):
+        piece = values[start : start + _PIECE]
         if np.issubdtype(dtype, np.floating):
             piece[:] = generator.standard_normal(piece.size)
         else:
             piece[:] = generator.integers(low, high, piece.size)
-    return made.reshape(shape)
+    return values.reshape(shape)
 
 
-def _given(pte: Path, wanted: list[Any], files: tuple[Path, ...]) -> list[npt.NDArray]:
+def _inputs_in_files(pte: Path, wanted: list[Any], files: tuple[Path, ...]) -> list[npt.NDArray]:
     if len(files) != len(wanted):
         raise ExportError(
             f"{pte.name} takes {len(wanted)} input(s) and {len(files)} file(s) are given",
@@ -243,7 +243,7 @@ def _dtype(value: Any) -> np.dtype | None:
     return np.dtype(_DTYPES[name]) if name in _DTYPES else None
 
 
-def _described(value: Any) -> tuple[str, list[int]]:
+def _type_and_shape(value: Any) -> tuple[str, list[int]]:
     dtype = _dtype(value)
     if dtype is None:
         return type(value).__name__.lower(), []

@@ -69,11 +69,12 @@ from sme2_assets.models.lowering import (
     lower_tapped_program,
     one_thread,
 )
-from sme2_assets.models.methods import FORWARD, PROGRAM_REMEDY
 from sme2_assets.models.pieces import Difference, PieceIndex
 from sme2_assets.models.progress import OnStage, Progress
 from sme2_assets.models.quantise import SCHEMES, left_out
-from sme2_assets.models.registry import SEED, ModelSpec, Variant, model_spec, parse_variant
+from sme2_assets.models.registry import model_spec, parse_variant
+from sme2_assets.models.sources.pte import PROGRAM_REMEDY
+from sme2_assets.models.spec import FORWARD, SEED, ModelSpec, Variant
 from sme2_assets.models.time_limit import end_if_time_is_up, export_timeout_s, time_limit
 from sme2_assets.store import one_at_a_time
 

@@ -18,7 +18,7 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.provenance import Origin, is_library, operator_name, origin_of, short_path
 
 # Frames in these modules are the export's own, not the model's.
-_OWN = ("bisection", "divergence", "export", "inputs", "lowering", "quantise", "reference")
+_OWN = ("differences", "export", "inputs", "lowering", "quantise", "reference")
 # What torch says about two types that should be one, as in "expected m1 and m2 to have the same dtype, but
 # got: float != c10::Half". The float is this export's doing.
 _OTHER_TYPE = re.compile(r"(?:c10::)?\b(?:Half|BFloat16|half|bfloat16|float16)\b")
@@ -97,8 +97,8 @@ def failure(
     )
 
 
-def _impossible(said: str) -> str | None:
-    return next((remedy for pattern, remedy in _IMPOSSIBLE if pattern.search(said)), None)
+def _impossible(text: str) -> str | None:
+    return next((remedy for pattern, remedy in _IMPOSSIBLE if pattern.search(text)), None)
 
 
 def _is_complex(node: Any) -> bool:
@@ -263,9 +263,9 @@ def _node_in(frames: list[tuple[FrameType, int]]) -> Any:
         written_for = frame.f_locals.get("self")
         if isinstance(written_for, torch.fx.GraphModule):
             # Each line of the code that torch writes for a graph assigns to the name of a node.
-            made = linecache.getline(frame.f_code.co_filename, number).strip().partition(" = ")[0]
+            assigned = linecache.getline(frame.f_code.co_filename, number).strip().partition(" = ")[0]
             for node in written_for.graph.nodes:
-                if node.name == made and node.op == "call_function":
+                if node.name == assigned and node.op == "call_function":
                     return node
         for name in ("node", "n"):
             value = frame.f_locals.get(name)
@@ -307,5 +307,5 @@ def _place_in(frames: list[tuple[FrameType, int]], model: Any) -> Origin:
 
 
 def _is_own(frame: FrameType) -> bool:
-    package, _, module = str(frame.f_globals.get("__name__", "")).rpartition(".")
-    return package == __package__ and module in _OWN
+    package, _, module = str(frame.f_globals.get("__name__", "")).partition(f"{__package__}.")
+    return not package and module.partition(".")[0] in _OWN

@@ -39,9 +39,9 @@ def delegate_refused(program: Any) -> tuple[Any, list[str]]:
     for node in [it for it in module.graph.nodes if it.name in refused and _is_float(it)]:
         name, origin = operator_name(node), origin_of(node)
         form = FORMS.get(name or "")
-        if form is not None and _replaced(module, node, form):
+        if form is not None and _replace(module, node, form):
             done[form.code].append(origin)
-        elif form is None and (moved := _moved(node, refused)):
+        elif form is None and (moved := _move(node, refused)):
             done[f"move {name} {moved}"].append(origin)
     written = _lines(done)
     if done and _type_scalars(module):
@@ -60,7 +60,7 @@ def fuse_transposes(program: Any) -> tuple[Any, list[str]]:
     carried = _Carried(module)
     for node in list(module.graph.nodes):
         if node.op == "output":
-            node.args = torch.fx.node.map_arg(node.args, carried.made)
+            node.args = torch.fx.node.map_arg(node.args, carried.transposed)
         elif node.op == "call_function" and (code := carried.through(node)):
             done[code].append(origin_of(node))
     module.graph.eliminate_dead_code()
@@ -113,8 +113,8 @@ def _lines(done: dict[str, list[Origin]]) -> list[str]:
     for code, origins in done.items():
         places = list(dict.fromkeys(it.source or it.module or "the model" for it in origins))
         more = f", and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
-        said = "; " if "#" in code else "   # "
-        lines.append(f"{code}{said}{', '.join(places[:_MOST_PLACES])}{more}")
+        separator = "; " if "#" in code else "   # "
+        lines.append(f"{code}{separator}{', '.join(places[:_MOST_PLACES])}{more}")
     return lines
 
 
@@ -137,7 +137,7 @@ def _value(node: Any) -> Any:
 # Forms.
 
 
-def _replaced(module: Any, node: Any, form: Form) -> bool:
+def _replace(module: Any, node: Any, form: Form) -> bool:
     """Puts the form in place of the node; a result of several tensors is used through `getitem` only."""
     from torch.fx import Node
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -146,8 +146,8 @@ def _replaced(module: Any, node: Any, form: Form) -> bool:
     leaves, structure = tree_flatten((node.args, node.kwargs))
     nodes = [leaf for leaf in leaves if isinstance(leaf, Node)]
 
-    def run(*given: Any) -> Any:
-        values = iter(given)
+    def run(*inputs: Any) -> Any:
+        values = iter(inputs)
         filled = [next(values) if isinstance(leaf, Node) else leaf for leaf in leaves]
         args, kwargs = tree_unflatten(filled, structure)
         return form.make(*args, **kwargs)
@@ -493,7 +493,7 @@ def _is_layout(node: Any) -> bool:
     return operator_name(node) in _LAYOUT
 
 
-def _moved(node: Any, refused: set[str]) -> str | None:
+def _move(node: Any, refused: set[str]) -> str | None:
     """Moves an elementwise operator of one tensor past reshapes and transposes, if the end of the program,
     its beginning or another refused operator is behind them; says how."""
     if not _is_elementwise(node) or len(node.all_input_nodes) != 1:
@@ -550,18 +550,18 @@ class _Carried:
     def __init__(self, module: Any) -> None:
         self._module = module
         self._of: dict[Any, tuple[Any, list[int]]] = {}
-        self._made: dict[Any, Any] = {}
+        self._transposed: dict[Any, Any] = {}
 
-    def made(self, node: Any) -> Any:
+    def transposed(self, node: Any) -> Any:
         """The value with its transpose made, just before the node that is being looked at."""
         if node not in self._of:
             return node
         base, order = self._of[node]
         if order == sorted(order):
             return base
-        if node not in self._made:
-            self._made[node] = self._new(node, "permute", base, order)
-        return self._made[node]
+        if node not in self._transposed:
+            self._transposed[node] = self._new(node, "permute", base, order)
+        return self._transposed[node]
 
     def through(self, node: Any) -> str | None:
         """Takes the next node; the code to write if it becomes another operator."""
@@ -593,7 +593,7 @@ class _Carried:
                 "conv.weight = linear.weight[:, :, None, None]   # with kernel_size=1, instead of the linear"
             )
         else:
-            node.args, node.kwargs = map_arg((node.args, node.kwargs), self.made)
+            node.args, node.kwargs = map_arg((node.args, node.kwargs), self.transposed)
         return None
 
     def _new(self, origin: Any, name: str, *args: Any) -> Any:

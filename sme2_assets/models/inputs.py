@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models.given import is_numbered
 from sme2_assets.models.spec import SEED, EagerModel, require_sizes
+from sme2_assets.models.user_files import is_numbered
 
 _NUMBERS = (bool, int, float)
 
@@ -201,21 +201,21 @@ def bind_constants(model: Any, inputs: ModelInputs) -> ModelInputs:
     if not names:
         _refuse_nested_constants(inputs)
         return inputs
-    given = {**dict(zip(positional, inputs.args, strict=False)), **inputs.kwargs}
-    bound = {name: given.pop(name) for name in names}
+    named = {**dict(zip(positional, inputs.args, strict=False)), **inputs.kwargs}
+    bound = {name: named.pop(name) for name in names}
     original = model.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        named = dict(zip(given, args, strict=False))
-        return original(**named, **kwargs, **bound)
+        by_name = dict(zip(named, args, strict=False))
+        return original(**by_name, **kwargs, **bound)
 
-    rest = [parameter for name, parameter in signature.parameters.items() if name in given]
-    by_name = [parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for parameter in rest]
-    forward.__signature__ = signature.replace(parameters=by_name)  # type: ignore[attr-defined]
+    rest = [parameter for name, parameter in signature.parameters.items() if name in named]
+    keyword = [parameter.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for parameter in rest]
+    forward.__signature__ = signature.replace(parameters=keyword)  # type: ignore[attr-defined]
     model.forward = forward
     # Everything by name from here: arguments after a bound one have moved up.
     dynamic_shapes = _without(inputs.dynamic_shapes, positional, names)
-    remaining = ModelInputs((), given, dynamic_shapes, tuple(positional))
+    remaining = ModelInputs((), named, dynamic_shapes, tuple(positional))
     _refuse_nested_constants(remaining)
     return remaining
 

@@ -7,7 +7,8 @@ outputs are (indices, numbers too small to compare, not finite). Does not: the o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,20 +58,20 @@ def run_reference(model: Any, inputs: ModelInputs) -> Reference:
     first, after = [], []
     with state_kept(model), torch.no_grad():
         before = _versions(model)
-        given = inputs.copied()
-        leaves = given.flat()
-        watch = _index_watch()
-        with watch:
-            outputs = flat_tensors(model(*given.args, **given.kwargs))
-        rankings = watch.rankings(outputs)
+        copies = inputs.copied()
+        leaves = copies.flat()
+        ranked: list[tuple[Any, Ranking]] = []
+        with _calling_instead(functools.partial(_call_and_note_ranking, ranked)):
+            outputs = flat_tensors(model(*copies.args, **copies.kwargs))
+        rankings = _rankings(ranked, outputs)
         state = tuple(name for name, version in _versions(model).items() if before.get(name) != version)
         # Copied: a later inference may change the outputs of an earlier one.
         first.append([value.clone() for value in outputs])
         after.append(leaves)
         for _ in range(STEPS - 1 if state else 0):
-            given = inputs.copied()
-            first.append([value.clone() for value in flat_tensors(model(*given.args, **given.kwargs))])
-            after.append(given.flat())
+            copies = inputs.copied()
+            first.append([value.clone() for value in flat_tensors(model(*copies.args, **copies.kwargs))])
+            after.append(copies.flat())
     return Reference(first, after, state, {} if state else rankings)
 
 
@@ -105,20 +106,29 @@ def products_of_halves_in_float() -> Any:
     """
     import torch
     from torch.utils import _pytree
+
+    def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if getattr(func, "_opname", "") in _PRODUCTS:
+            tensors = [leaf for leaf in _pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            if all(tensor.dtype == torch.half for tensor in tensors):
+                args = _pytree.tree_map_only(torch.Tensor, torch.Tensor.float, args)
+                return func(*args, **kwargs).half()
+        return func(*args, **kwargs)
+
+    return _calling_instead(call)
+
+
+def _calling_instead(call: Callable[[Any, Any, dict[str, Any]], Any]) -> Any:
+    """A mode in which torch, instead of an operator, calls this with the operator and its arguments."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class InFloat(TorchDispatchMode):
+    class Calling(TorchDispatchMode):
         supports_higher_order_operators = True
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if getattr(func, "_opname", "") in _PRODUCTS:
-                tensors = [leaf for leaf in _pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-                if all(tensor.dtype == torch.half for tensor in tensors):
-                    args = _pytree.tree_map_only(torch.Tensor, torch.Tensor.float, args)
-                    return func(*args, **(kwargs or {})).half()
-            return func(*args, **(kwargs or {}))
+            return call(func, args, kwargs or {})
 
-    return InFloat()
+    return Calling()
 
 
 @contextlib.contextmanager
@@ -152,7 +162,7 @@ def not_finite(outputs: list[Any]) -> str | None:
 def blame_first_not_finite(model: Any, inputs: ModelInputs) -> None:
     """Runs the model and raises at the first operator that turns finite values into ones that are not."""
     import torch
-    from torch.utils import _python_dispatch, _pytree
+    from torch.utils import _pytree
 
     def bad(values: Any) -> bool:
         return any(
@@ -160,72 +170,59 @@ def blame_first_not_finite(model: Any, inputs: ModelInputs) -> None:
             for value in _pytree.tree_leaves(values)
         )
 
-    class Watching(_python_dispatch.TorchDispatchMode):
-        supports_higher_order_operators = True
+    def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        name = getattr(func, "_opname", "")
+        if not name.startswith(_FILLING) and bad(result) and not bad((args, kwargs)):
+            raise ArithmeticError("the first value that is not finite comes from here")
+        return result
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
-            name = getattr(func, "_opname", "")
-            if not name.startswith(_FILLING) and bad(made) and not bad((args, kwargs)):
-                raise ArithmeticError("the first value that is not finite comes from here")
-            return made
-
-    with state_kept(model), torch.no_grad(), Watching():
-        copied = inputs.copied()
-        model(*copied.args, **copied.kwargs)
+    with state_kept(model), torch.no_grad(), _calling_instead(call):
+        inputs.call(model)
 
 
 def too_small(outputs: list[Any]) -> list[str]:
     """A note on each output with values below the smallest normal number, which kernels flush to zero."""
-    said = []
+    notes = []
     for index, value in enumerate(outputs):
         array = tensor_array(value)
         if count := int(np.count_nonzero(below_normal(array))):
-            said.append(
+            notes.append(
                 f"output {index} of the eager model has {count:,} of {array.size:,} values below the "
                 f"smallest normal number ({np.finfo(array.dtype).tiny:.2g}): they are compared as zero"
             )
-    return said
+    return notes
 
 
-def _index_watch() -> Any:
+def _call_and_note_ranking(
+    ranked: list[tuple[Any, Ranking]], func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Calls an operator; if it ranks values, notes the indices that it returns and what they point into."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Watch(TorchDispatchMode):
-        """Records what operators rank, and the indices they return."""
+    if (name := getattr(func, "_opname", "")) == _PACKING:
+        # torch.export would fail somewhere inside the layer that gets it.
+        raise NotImplementedError(f"{name} makes a packed sequence, and a program has none")
+    result = func(*args, **kwargs)
+    if name in _RANKING:
+        # The largest value of a whole tensor comes without its index.
+        place = _RANKING[name]
+        indices = result if place is None else result[place] if isinstance(result, tuple) else None
+        if isinstance(indices, torch.Tensor) and indices.dtype == torch.int64:
+            named = {it.name: it.default_value for it in func._schema.arguments}
+            named |= {**dict(zip(named, args, strict=False)), **kwargs}
+            ranked.append((indices, _ranking(named)))
+    return result
 
-        supports_higher_order_operators = True
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[tuple[Any, Ranking]] = []
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if (name := getattr(func, "_opname", "")) == _PACKING:
-                # torch.export would fail somewhere inside the layer that gets it.
-                raise NotImplementedError(f"{name} makes a packed sequence, and a program has none")
-            made = func(*args, **(kwargs or {}))
-            if name in _RANKING:
-                # The largest value of a whole tensor comes without its index.
-                place = _RANKING[name]
-                indices = made if place is None else made[place] if isinstance(made, tuple) else None
-                if isinstance(indices, torch.Tensor) and indices.dtype == torch.int64:
-                    named = {it.name: it.default_value for it in func._schema.arguments}
-                    named |= {**dict(zip(named, args, strict=False)), **(kwargs or {})}
-                    self.seen.append((indices, _ranking(named)))
-            return made
-
-        def rankings(self, outputs: list[Any]) -> dict[int, Ranking]:
-            """By output: those with the same memory and shape as indices that were seen."""
-            return {
-                index: ranking
-                for index, value in enumerate(outputs)
-                for indices, ranking in self.seen
-                if value.shape == indices.shape and value.data_ptr() == indices.data_ptr()
-            }
-
-    return Watch()
+def _rankings(ranked: list[tuple[Any, Ranking]], outputs: list[Any]) -> dict[int, Ranking]:
+    """By output: those with the same memory and shape as indices that were noted."""
+    return {
+        index: ranking
+        for index, value in enumerate(outputs)
+        for indices, ranking in ranked
+        if value.shape == indices.shape and value.data_ptr() == indices.data_ptr()
+    }
 
 
 def _ranking(named: dict[str, Any]) -> Ranking:

@@ -9,21 +9,27 @@ models becomes a partition when it is asked for. What a factory returns follows 
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.models import rewrites
-from sme2_assets.models.sources import ModelSource, all_sources
+from sme2_assets.models.sources import ModelSource
+from sme2_assets.models.sources.built_in import BuiltIn
+from sme2_assets.models.sources.entry_points import EntryPoints
+from sme2_assets.models.sources.executorch_examples import ExecutorchExamples
+from sme2_assets.models.sources.folder import ModelsFolder
+from sme2_assets.models.sources.huggingface import HuggingFace
+from sme2_assets.models.sources.pte import SUFFIX, PteFiles, method_names, take_in
+from sme2_assets.models.sources.vision_packages import VisionPackage
 from sme2_assets.models.spec import (
-    AS_IS,
-    COMMON_PRECISIONS,
+    INPUTS,
+    LIBRARY,
     PRECISIONS,
-    SEED,
-    EagerModel,
-    ModelOption,
+    SIZE_PREFIX,
     ModelProblem,
     ModelSpec,
     Variant,
@@ -32,28 +38,9 @@ from sme2_assets.models.spec import (
     split_text,
 )
 
-__all__ = [
-    "AS_IS",
-    "COMMON_PRECISIONS",
-    "PRECISIONS",
-    "SEED",
-    "Catalogue",
-    "EagerModel",
-    "ModelOption",
-    "ModelProblem",
-    "ModelSource",
-    "ModelSpec",
-    "Variant",
-    "arrivals",
-    "catalogue",
-    "is_known",
-    "model_spec",
-    "models",
-    "parse_variant",
-    "requested",
-    "sources",
-    "variants",
-]
+# The modules of built-in models take it from here, and other lines in them would make their exports anew.
+from sme2_assets.models.spec import SEED as SEED
+from sme2_assets.models.user_files import store_inputs, store_library
 
 # Variant keys are Dagster partition keys and folder names: these characters are safe in both.
 _SAFE_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -69,7 +56,16 @@ class Catalogue:
 
 def sources() -> list[ModelSource]:
     """Where models come from, in the order people should see them."""
-    return all_sources()
+    return [
+        BuiltIn(),
+        ModelsFolder(),
+        PteFiles(),
+        EntryPoints(),
+        ExecutorchExamples(),
+        HuggingFace(),
+        VisionPackage("torchvision"),
+        VisionPackage("timm"),
+    ]
 
 
 def catalogue(include: Callable[[ModelSource], bool] = lambda source: source.automatic) -> Catalogue:
@@ -130,7 +126,7 @@ def model_spec(name: str) -> ModelSpec:
     changes = {option: options.pop(option) for option in common & options.keys()}
     if options:
         spec = spec.with_options(options)
-    return rewrites.changed(spec, changes) if changes else spec
+    return rewrites.with_changes(spec, changes) if changes else spec
 
 
 def parse_variant(key: str) -> Variant:
@@ -171,6 +167,44 @@ def requested(text: str) -> list[Variant]:
         else:
             return [Variant(spec.key, offered) for offered in spec.precisions]
     return [parse_variant(text)]
+
+
+def variants_of(
+    model: str,
+    inputs: Path | None = None,
+    op_library: Path | None = None,
+    sizes: Mapping[str, Sequence[str]] | None = None,
+    log: Callable[[str], None] = lambda message: None,
+) -> list[str]:
+    """The named variant, or all precisions of the named model, with the given inputs, kernels and sizes.
+
+    A .pte given by path is first copied to the models folder. `sizes` are for dimensions that can vary.
+    """
+    path, at, options = model.partition("@")
+    if path.endswith((SUFFIX, f"{SUFFIX}-as_is")):
+        found = catalogue()
+        program = Path(path.removesuffix("-as_is")).expanduser()
+        name = take_in(program, (*found.specs, *found.problems))
+        log(f"{path} is the model {name} from now on")
+        model = f"{name}{at}{options}"
+    chosen = {f"{SIZE_PREFIX}{name}": list(values) for name, values in (sizes or {}).items()}
+    if inputs is not None:
+        chosen[INPUTS] = [store_inputs(inputs.expanduser())]
+    if op_library is not None:
+        chosen[LIBRARY] = [store_library(op_library.expanduser())]
+    asked = [(variant, model_spec(variant.model)) for variant in requested(model)]
+    for _, spec in asked:
+        chosen_method = "method" in dict(spec.values)
+        if spec.pte and not chosen_method and len(methods := method_names(spec.pte)) > 1:
+            log(
+                f"{spec.name} has the methods {', '.join(methods)}: {spec.method} is profiled, "
+                f"another one as {spec.name}@method=NAME"
+            )
+    return [
+        Variant(spec.with_options(dict(zip(chosen, values, strict=True))).key, variant.precision).key
+        for variant, spec in asked
+        for values in itertools.product(*chosen.values())
+    ]
 
 
 def _parts(model: str) -> list[str]:

@@ -42,7 +42,7 @@ class Rewrite:
     graph: Callable[[Any], tuple[Any, list[str]]] | None = None
 
 
-def changed(spec: ModelSpec, changes: Mapping[str, str]) -> ModelSpec:
+def with_changes(spec: ModelSpec, changes: Mapping[str, str]) -> ModelSpec:
     """The model with these options added; each is a list joined by `+`, as a comma separates options."""
     names, kept = (changes[option].split("+") if option in changes else [] for option in (OPTION, KEEP))
     for name in names:
@@ -127,11 +127,11 @@ def apply(one: Callable[[Any], Any | None], model: nn.Module, inputs: ModelInput
     for path in paths:
         other = one(model.get_submodule(path))
         assert other is not None
-        _put(model, path, other.eval())
+        _set_module(model, path, other.eval())
     return paths
 
 
-def _put(model: nn.Module, path: str, module: nn.Module) -> None:
+def _set_module(model: nn.Module, path: str, module: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, module)
 
@@ -170,12 +170,12 @@ def _fold_batch_norms(model: nn.Module, inputs: ModelInputs) -> None:
         inputs.call(model)
     for each in hooks:
         each.remove()
-    taken = list(follows.values())
+    convolutions = list(follows.values())
     for norm, convolution in follows.items():
-        if convolution is not None and taken.count(convolution) == 1:
+        if convolution is not None and convolutions.count(convolution) == 1:
             folded = fuse_conv_bn_eval(model.get_submodule(convolution), model.get_submodule(norm))
-            _put(model, convolution, folded)
-            _put(model, norm, nn.Identity())
+            _set_module(model, convolution, folded)
+            _set_module(model, norm, nn.Identity())
 
 
 def _is_pointwise(module: Any) -> bool:

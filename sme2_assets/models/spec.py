@@ -20,8 +20,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sme2_assets.errors import ExportError, did_you_mean
 from sme2_assets.evidence.numerics import AS_IS
-from sme2_assets.models.given import inputs_of, library_of
-from sme2_assets.models.methods import FORWARD
+from sme2_assets.models.user_files import stored_inputs, stored_library
 from sme2_assets.store import sha256_of_file
 
 # The precisions that an eager model can be exported at.
@@ -34,6 +33,9 @@ SEED = 2
 
 # Names, and the keys made from them, are parts of folder names: file systems allow 255 bytes.
 LONGEST_KEY = 150
+
+# The method of a program that is run if none is chosen, and it has one of that name.
+FORWARD = "forward"
 
 # Options that every model has: inputs and kernels, by the hash of their content, sizes that can vary, and
 # whether it is lowered to XNNPACK.
@@ -163,9 +165,9 @@ class ModelSpec:
         values = {name: self._option(name).parse(text, self.title) for name, text in texts.items()}
         spec = replace(self, values=tuple(sorted({**dict(self.values), **values}.items())))
         if (inputs := values.get(INPUTS)) and not self._declares(INPUTS):
-            spec = replace(spec, input_files=inputs_of(str(inputs)))
+            spec = replace(spec, input_files=stored_inputs(str(inputs)))
         if (library := values.get(LIBRARY)) and not self._declares(LIBRARY):
-            spec = replace(spec, libraries=(library_of(str(library)),))
+            spec = replace(spec, libraries=(stored_library(str(library)),))
         if spec.portable:
             # The quantisers are for XNNPACK.
             spec = replace(spec, precisions=tuple(it for it in spec.precisions if it in ("fp32", "fp16")))
@@ -268,10 +270,10 @@ class ModelSpec:
                 f"{self.title} ({self.place}) needs the package {package!r}, which is not installed",
                 how_to_install(package),
             )
-        said = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines()
         return ExportError(
             f"{self.title} ({self.place}) could not be built: {type(error).__name__}"
-            f"{': ' + said[0] if said else ''}{_where(error)}",
+            f"{': ' + lines[0] if lines else ''}{_where(error)}",
             "correct the model's code or its options, then run `sme2 check-model` on it",
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models.given import variants_of
+from sme2_assets.models.registry import variants_of
 from sme2_assets.models.spec import plain_key
 from sme2_assets.warehouse.store import Warehouse
 

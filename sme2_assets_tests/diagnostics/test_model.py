@@ -24,10 +24,11 @@ from sme2_assets.diagnostics import model
 from sme2_assets.diagnostics.model import STEPS, STEPS_OF_A_PROGRAM, check_variant
 from sme2_assets.diagnostics.steps import CheckStep
 from sme2_assets.errors import ExportError
-from sme2_assets.models import bisection
 from sme2_assets.models.artifact import ExportedModel
-from sme2_assets.models.registry import Variant, model_spec, parse_variant
-from sme2_assets.models.template import template, write_template
+from sme2_assets.models.brought import template, write_template
+from sme2_assets.models.differences import in_runner
+from sme2_assets.models.registry import model_spec, parse_variant
+from sme2_assets.models.spec import Variant
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
 from sme2_assets.targets import Target
@@ -236,7 +237,7 @@ def test_a_search_that_fails_does_not_hide_that_the_outputs_are_wrong(
     def does_not_lower(*given: object, **more: object) -> bytes:
         raise RuntimeError("it does not lower\nat all")
 
-    monkeypatch.setattr(bisection, "lower_with_taps", does_not_lower)
+    monkeypatch.setattr(in_runner, "lower_with_taps", does_not_lower)
     problem = str(checked(own_exports, "mine-fp32")["numerics"].problem)
     assert "The outputs at fp32 are too far from the eager model's: output 0: " in problem
     assert problem.endswith("Where it begins could not be found: it does not lower")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sme2_assets.gate.advice import Candidate, Change, is_gain, moved, ranked
 from sme2_assets.gate.baseline import ModelFacts, Outside
 from sme2_assets.gate.changes import diverging_module, first_changes, patterns_of, try_changes
-from sme2_assets.models.divergence import Divergence
+from sme2_assets.models.differences.in_torch import Divergence
 from sme2_assets.models.provenance import Origin
 from sme2_assets.models.quantise import kept_by
 from sme2_assets.models.registry import parse_variant

@@ -17,11 +17,11 @@ from sme2_assets.evidence.numerics import compare_outputs, first_fault
 from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
-from sme2_assets.models.given import take_inputs
 from sme2_assets.models.lowering import build_model, export_program, lower_program
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.reference import STEPS
 from sme2_assets.models.spec import ModelSpec
+from sme2_assets.models.user_files import store_inputs
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models import small
 from sme2_assets_tests.models.run import outputs_of
@@ -359,7 +359,7 @@ def test_inputs_of_ones_own_are_taken_by_number_and_by_name(
 
     def given(name: str, array: Any) -> ModelSpec:
         np.savez(tmp_path / "inputs.npz", **{name: array})
-        return spec.with_options({"inputs": take_inputs(tmp_path / "inputs.npz")})
+        return spec.with_options({"inputs": store_inputs(tmp_path / "inputs.npz")})
 
     own = small.values(3, 8, seed=9).numpy()
     for name in ("input_0", "x"):
@@ -373,6 +373,6 @@ def test_inputs_of_ones_own_are_taken_by_number_and_by_name(
     with pytest.raises(ExportError, match=r"Input 0 is float32 \[2, 8\], input_0\.npy has int64"):
         export(given("input_0", own.astype(np.int64)))
     np.savez(tmp_path / "inputs.npz", own, own)
-    two = spec.with_options({"inputs": take_inputs(tmp_path / "inputs.npz")})
+    two = spec.with_options({"inputs": store_inputs(tmp_path / "inputs.npz")})
     with pytest.raises(ExportError, match="takes 1 input"):
         export(two)

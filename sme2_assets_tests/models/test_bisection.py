@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models import bisection, lowering
-from sme2_assets.models.bisection import Run, wrong_in_the_runner
+from sme2_assets.models import lowering
+from sme2_assets.models.differences import in_runner
+from sme2_assets.models.differences.in_runner import Run, wrong_in_the_runner
 from sme2_assets.models.inputs import tensor_array
 from sme2_assets.models.spec import ModelSpec
 from sme2_assets.runner.build import RunnerBinary
@@ -289,7 +290,7 @@ def test_a_fault_that_a_cut_mends_is_not_blamed_on_one_operator(
 def test_a_program_that_cannot_be_cut_keeps_what_was_found_before(
     run: Callable[[ModelSpec, str], Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right, lower, calls = run(CHAINED, "fp32"), bisection.lower_with_taps, list[int]()
+    right, lower, calls = run(CHAINED, "fp32"), in_runner.lower_with_taps, list[int]()
 
     def lowers_once(*given: Any, **more: Any) -> bytes:
         calls.append(1)
@@ -297,7 +298,7 @@ def test_a_program_that_cannot_be_cut_keeps_what_was_found_before(
             raise RuntimeError("it does not lower")
         return lower(*given, **more)
 
-    monkeypatch.setattr(bisection, "lower_with_taps", lowers_once)
+    monkeypatch.setattr(in_runner, "lower_with_taps", lowers_once)
     said = wrong_in_the_runner(
         CHAINED, "fp32", lambda pte, _: right(_other_weights(pte), _), wrong=IN_OFF, states=IN_OFF, log=print
     )

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from sme2_assets.models import divergence
-from sme2_assets.models.divergence import Divergence, divergence_of, first_divergence
+from sme2_assets.models.differences import in_torch
+from sme2_assets.models.differences.in_torch import Divergence, divergence_of, first_divergence
 from sme2_assets_tests.models.small import Loud, spec, thorough, values
 
 LOUD = spec("loud", Loud, values(2, 8))
@@ -22,8 +22,8 @@ def test_the_layer_that_overflows_a_half_is_named() -> None:
     assert found.source.startswith("sme2_assets_tests/models/small.py:")
     assert found.origin.code == "x = self.loud(x)"
     assert found.before_db > 50
-    assert "torch" in found.basis
     assert "module 'loud'" in str(found)
+    assert "run in torch" in str(found)
 
 
 def test_nothing_is_named_where_torch_agrees_with_fp32() -> None:
@@ -37,13 +37,13 @@ def test_a_stricter_bound_names_the_first_layer_below_it(
 ) -> None:
     """How much noise a layer adds depends on the CPU's arithmetic, so each bound is what was found before."""
     models: list[tuple[Any, ...]] = []
-    first = divergence._first
+    first = in_torch._first_below
 
     def remembered(*both: Any) -> Divergence | None:
         models.append(both[:-1])
         return first(*both)
 
-    monkeypatch.setattr(divergence, "_first", remembered)
+    monkeypatch.setattr(in_torch, "_first_below", remembered)
     found = first_divergence(f"toy_cnn-{precision}", minimum_db=100.0, log=print)
     assert found is not None
     assert (found.module, found.operator, found.compared) == ("stem.0.0", "aten.conv2d.default", 1)

@@ -13,7 +13,7 @@ from executorch.exir.schema import ScalarType, Tensor, TensorShapeDynamism
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.delegation import DelegationReport
 from sme2_assets.models.artifact import ExportedModel, read_manifest
-from sme2_assets.models.existing import _made
+from sme2_assets.models.existing import _seeded_inputs
 from sme2_assets.models.export import NOT_EXPECTED, _existing, export_model
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.spec import AS_IS, ModelSpec, Variant
@@ -97,7 +97,7 @@ def test_a_small_program_cannot_ask_for_inputs_that_fill_the_memory() -> None:
         ScalarType.HALF, 0, [1 << 27], [0], False, 0, 0, None, TensorShapeDynamism.STATIC
     )
     with pytest.raises(ExportError, match=r"takes inputs of 1,342,177,280 bytes") as caught:
-        _made(Path("greedy.pte"), [input_of_a_quarter] * 5)
+        _seeded_inputs(Path("greedy.pte"), [input_of_a_quarter] * 5)
     assert "greedy.input_0.npy" in str(caught.value.remedy)
 
 

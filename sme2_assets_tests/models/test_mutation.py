@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from sme2_assets.cli import main
 from sme2_assets.evidence import arms
-from sme2_assets.models import mutation
+from sme2_assets.models.differences import mutation
 
 
 @pytest.mark.parametrize("name", mutation.FAULTS)

@@ -22,10 +22,9 @@ from sme2_assets.evidence.operators import ProgramOperators
 from sme2_assets.models.artifact import ExportedModel, read_manifest
 from sme2_assets.models.export import export_model
 from sme2_assets.models.failures import kernel_failure
-from sme2_assets.models.given import take_library
-from sme2_assets.models.methods import method_names
-from sme2_assets.models.registry import model_spec, parse_variant
-from sme2_assets.models.sources.pte import program_at, take_in
+from sme2_assets.models.registry import model_spec, models, parse_variant
+from sme2_assets.models.sources.pte import method_names, program_at, take_in
+from sme2_assets.models.user_files import store_library
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.failures import runner_failure
 from sme2_assets_tests.models import small
@@ -119,11 +118,11 @@ def _export(name: str, folder: Path) -> ExportedModel:
 
 
 def test_a_program_from_anywhere_is_taken_in_under_a_name_that_can_be(two_methods: Path, data: Path) -> None:
-    assert take_in(two_methods) == "my_parts_v2"
-    assert take_in(two_methods) == "my_parts_v2"
+    assert take_in(two_methods, models()) == "my_parts_v2"
+    assert take_in(two_methods, models()) == "my_parts_v2"
     elsewhere = data.parent / two_methods.name
     elsewhere.write_bytes(two_methods.read_bytes() + b"\0" * 64)
-    again = take_in(elsewhere)
+    again = take_in(elsewhere, models())
     assert again.startswith("my_parts_v2_")
     assert {path.name for path in (data / "models").glob("*.pte")} == {"my_parts_v2.pte", f"{again}.pte"}
 
@@ -132,13 +131,13 @@ def test_a_program_takes_no_name_of_another_model(
     two_methods: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (data.parent / "toy_cnn.pte").write_bytes(two_methods.read_bytes())
-    assert take_in(data.parent / "toy_cnn.pte").startswith("toy_cnn_")
+    assert take_in(data.parent / "toy_cnn.pte", models()).startswith("toy_cnn_")
     assert model_spec("toy_cnn").source == "built-in"
     other = data.parent / "more"
     other.mkdir()
     (other / "there.pte").write_bytes(two_methods.read_bytes())
     monkeypatch.setenv("SME2_MODELS", str(other))
-    assert take_in(other / "there.pte") == "there"
+    assert take_in(other / "there.pte", models()) == "there"
     assert model_spec("there").place == str(other / "there.pte")
 
 
@@ -156,7 +155,7 @@ def test_it_is_said_which_of_several_methods_is_profiled(
 
 def test_methods_are_read_without_executorch_and_listed(two_methods: Path, data: Path) -> None:
     assert sorted(method_names(two_methods)) == ["decode", "encode"]
-    take_in(two_methods)
+    take_in(two_methods, models())
     (option,) = model_spec("my_parts_v2").options or ()
     assert str(option) in ("method=encode|decode", "method=decode|encode")
     with pytest.raises(ExportError, match="has no method 'forwards'"):
@@ -166,7 +165,7 @@ def test_methods_are_read_without_executorch_and_listed(two_methods: Path, data:
 def test_each_method_runs_and_counts_its_own_delegates(
     two_methods: Path, data: Path, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
-    take_in(two_methods)
+    take_in(two_methods, models())
     torch.manual_seed(7)
     owner = Parts()
     for name, calls, portable in (("encode", 1, 0), ("decode", 1, 1)):
@@ -202,7 +201,7 @@ def test_external_weights_beside_the_program_are_used(
     made.write_tensor_data_to_file(str(tmp_path))
     (weights,) = tmp_path.glob("*.ptd")
     weights.rename(tmp_path / "weights_of_it.ptd")
-    name = take_in(tmp_path / "adding.pte")
+    name = take_in(tmp_path / "adding.pte", models())
     model = _export(name, tmp_path)
     (given,) = outputs_of(model, runner_binary, tmp_path)
     with torch.no_grad():
@@ -294,7 +293,7 @@ def test_kernels_of_another_library_are_loaded(
     command = ["c++", "-std=c++17", "-shared", "-fPIC", "-O1", f"-I{headers}", f"-I{c10}"]
     command += ["-DC10_USING_CUSTOM_GENERATED_MACROS", "sort.cpp", "-o", "libsort.so"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=600)
-    chosen = spec.with_options({"ops": take_library(tmp_path / "libsort.so")})
+    chosen = spec.with_options({"ops": store_library(tmp_path / "libsort.so")})
     model = export_model(chosen, small.variant(chosen.key), tmp_path, log=print)
     (given,) = outputs_of(model, runner_binary, tmp_path)
     assert np.array_equal(given, np.sort(np.load(model.inputs[0])))
@@ -317,7 +316,7 @@ def test_a_library_that_needs_python_is_refused_with_the_cause(
     assert "neither Python nor libtorch" in (error.remedy or "")
     (tmp_path / "text.so").write_text("no library")
     with pytest.raises(ExportError, match="not a library"):
-        take_library(tmp_path / "text.so")
+        store_library(tmp_path / "text.so")
 
 
 def test_the_lines_that_decide_stay_in_the_log() -> None:

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from sme2_assets.errors import ExportError
 from sme2_assets.models.registry import (
-    ModelSpec,
-    Variant,
     catalogue,
     is_known,
     model_spec,
@@ -21,7 +19,15 @@ from sme2_assets.models.registry import (
     requested,
     variants,
 )
-from sme2_assets.models.spec import LONGEST_KEY, ModelOption, plain_key, split_key, valid_name
+from sme2_assets.models.spec import (
+    LONGEST_KEY,
+    ModelOption,
+    ModelSpec,
+    Variant,
+    plain_key,
+    split_key,
+    valid_name,
+)
 
 MODEL_FILE = '''
 class Net:

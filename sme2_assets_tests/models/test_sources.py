@@ -17,20 +17,13 @@ from click.testing import CliRunner
 from sme2_assets.cli import main
 from sme2_assets.errors import ExportError
 from sme2_assets.models.artifact import ExportedModel
-from sme2_assets.models.registry import (
-    AS_IS,
-    ModelProblem,
-    ModelSpec,
-    catalogue,
-    model_spec,
-    models,
-    parse_variant,
-    requested,
-)
-from sme2_assets.models.sources import executorch_examples, huggingface
+from sme2_assets.models.registry import catalogue, model_spec, models, parse_variant, requested
+from sme2_assets.models.sources import executorch_examples, known_models
 from sme2_assets.models.sources.python_code import declared_models
+from sme2_assets.models.spec import AS_IS, ModelProblem, ModelSpec
 from sme2_assets_tests.models.small import thorough
 
+WORKING_EXAMPLES = list(known_models("executorch"))
 NET = """
 import torch
 
@@ -280,7 +273,7 @@ def test_every_example_of_executorch_can_be_named() -> None:
 
     source = executorch_examples.ExecutorchExamples()
     assert set(source.names()) == set(MODEL_NAME_TO_MODEL)
-    assert list(source.names())[: len(executorch_examples.WORKING)] == list(executorch_examples.WORKING)
+    assert list(source.names())[: len(WORKING_EXAMPLES)] == WORKING_EXAMPLES
     assert not brought_by_itself("executorch")
 
 
@@ -288,7 +281,7 @@ def brought_by_itself(prefix: str) -> list[str]:
     return [spec.name for spec in models() if spec.name.startswith(f"{prefix}.")]
 
 
-FIRST_EXAMPLE, *OTHER_EXAMPLES = executorch_examples.WORKING
+FIRST_EXAMPLE, *OTHER_EXAMPLES = WORKING_EXAMPLES
 
 
 @pytest.mark.parametrize("name", [FIRST_EXAMPLE, *thorough(*OTHER_EXAMPLES)])
@@ -319,7 +312,7 @@ def test_a_vision_package_that_is_missing_is_named_with_its_extra(package: str) 
 
 
 def test_transformers_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ExportError, match="needs the package 'transformers'") as error:
         model_spec("hf:bert").build()
     assert "pip install -e '.[hf]'" in str(error.value)

@@ -15,8 +15,8 @@ from sme2_assets.diagnostics.steps import FAILED
 from sme2_assets.errors import ExportError
 from sme2_assets.models import export
 from sme2_assets.models.registry import catalogue, model_spec, parse_variant
+from sme2_assets.models.sources.folder import is_trusted, trust
 from sme2_assets.models.sources.python_code import sha256_of_package
-from sme2_assets.models.trust import is_trusted, trust
 from sme2_assets.store import Store
 
 HARM = """

@@ -53,8 +53,8 @@ class PlainTensors(nn.Module):
         self.constants = network.constants
 
     def forward(self, *values: Tensor) -> Any:
-        given = tensors_of(self.network(**dict(zip(self.names, values, strict=True)), **self.constants))
-        return given[0] if len(given) == 1 else tuple(given)
+        outputs = tensors_of(self.network(**dict(zip(self.names, values, strict=True)), **self.constants))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 class PlainModel:

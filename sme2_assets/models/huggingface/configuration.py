@@ -10,7 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 LARGEST_PARAMETERS = 150_000_000
 
@@ -24,43 +27,18 @@ class Sizes:
     heads: int = 4
     sequence: int = 32
     context: int = 64
+    batch: int = 1
     vocabulary: int = 1000
     image: int = 64
-    batch: int = 1
 
 
-# Attribute names by meaning. `hidden_dim` is the width of the feed-forward if there is another name for the
-# width itself.
-# fmt: off
-_LAYERS = (
-    "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers",
-    "num_encoder_layers", "num_decoder_layers", "depth", "num_blocks", "num_block", "encoder_num_layers",
-    "decoder_num_layers", "encoder_num_hidden_layers", "decoder_num_hidden_layers",
-    "num_self_attends_per_block", "encoder_hidden_layers", "decoder_hidden_layers",
-)
-_WIDTHS = (
-    "hidden_size", "d_model", "embed_dim", "n_embd", "dim", "emb_dim", "d_embed", "encoder_hidden_size",
-    "decoder_hidden_size", "embedding_size", "decoder_hidden_dim",
-)
-_HEADS = (
-    "num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_attention_heads",
-    "decoder_attention_heads", "num_key_value_heads", "num_kv_heads", "encoder_num_attention_heads",
-    "decoder_num_attention_heads", "encoder_num_key_value_heads", "decoder_num_key_value_heads",
-    "num_decoder_attention_heads",
-)
-_FEED_FORWARDS = (
-    "intermediate_size", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "d_inner",
-    "ffn_hidden_size", "hidden_dim", "dim_feedforward", "mlp_dim", "encoder_intermediate_size",
-    "decoder_intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
-)
-# fmt: on
-_HEAD_WIDTHS = ("head_dim", "d_kv", "kv_channels", "attention_head_dim", "d_head")
-_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_target_positions",
-              "max_source_positions")  # fmt: skip
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_EXPERT_CHOICES = ("num_experts_per_tok", "moe_topk", "top_k_experts")
-_EXPERT_GROUPS = ("n_group", "topk_group")
-_VOCABULARIES = ("vocab_size", "text_vocab_size")
+@functools.cache
+def known_names() -> dict[str, Any]:
+    """What `names.yaml` says."""
+    content: dict[str, Any] = yaml.safe_load(
+        Path(__file__).with_name("names.yaml").read_text(encoding="utf-8")
+    )
+    return content
 
 
 def small_configurations(cls: Any, sizes: Sizes) -> list[Callable[[], Any]]:
@@ -105,26 +83,27 @@ def _residual_backbone(timm: Any) -> Any:
 
 def _all_sizes(own: Any, sizes: Sizes) -> dict[str, Any]:
     """Every size that has a name we know."""
-    return {
-        **_but_widths(own, sizes),
-        **_set(own, _WIDTHS, sizes.hidden),
-        **_set(own, _HEADS, sizes.heads),
-        **_set(own, _HEAD_WIDTHS, sizes.hidden // sizes.heads),
-        **_set(own, _FEED_FORWARDS, 4 * sizes.hidden),
-    }
+    width = sizes.hidden // sizes.heads
+    widths = _set(
+        own, widths=sizes.hidden, heads=sizes.heads, head_widths=width, feed_forwards=4 * sizes.hidden
+    )
+    return {**_but_widths(own, sizes), **widths}
 
 
 def _filled_in(own: Any, sizes: Sizes) -> dict[str, Any]:
     """Every size, and what a type leaves open or ties to the width of its heads."""
     width = sizes.hidden // sizes.heads
-    changes = {
-        **_all_sizes(own, sizes),
-        **_open(own, _VOCABULARIES, sizes.vocabulary),
-        **_open(own, _HEAD_WIDTHS, width),
-        **_open(own, _EXPERTS, 4),
-        **_open(own, _EXPERT_CHOICES, 2),
-        **_open(own, ("n_shared_experts", "pad_token_id"), 1),
-    }
+    left_open = _named(
+        own,
+        lambda name: _value(own, name, 0) is None,
+        vocabularies=sizes.vocabulary,
+        head_widths=width,
+        experts=4,
+        expert_choices=2,
+        shared_experts=1,
+        padding=1,
+    )
+    changes = {**_all_sizes(own, sizes), **left_open}
     rotary: Any = _value(own, "rope_parameters")
     if isinstance(rotary, dict):
         # Parts of a head for time, rows and columns.
@@ -139,8 +118,8 @@ def _rotated_by_layer(own: Any, sizes: Sizes) -> dict[str, Any]:
     changes = _filled_in(own, sizes)
     kinds: Any = _value(own, "layer_types")
     if "rope_parameters" in changes and kinds:
-        given = {name: value for name, value in own.rope_parameters.items() if value is not None}
-        plain = {"rope_type": "default", "rope_theta": 10_000.0, **given}
+        known = {name: value for name, value in own.rope_parameters.items() if value is not None}
+        plain = {"rope_type": "default", "rope_theta": 10_000.0, **known}
         changes["rope_parameters"] = {kind: dict(plain) for kind in {*kinds}}
     return changes
 
@@ -153,56 +132,47 @@ def _with_own_heads(own: Any, sizes: Sizes) -> dict[str, Any]:
         return _but_widths(own, sizes)
     width = _value(own, "head_dim") or hidden // heads
     wide = sizes.heads * width
-    return {
-        **_but_widths(own, sizes),
-        **_set(own, _WIDTHS, wide),
-        **_set(own, _HEADS, sizes.heads),
-        **_set(own, _FEED_FORWARDS, 2 * wide),
-    }
+    widths = _set(own, widths=wide, heads=sizes.heads, feed_forwards=2 * wide)
+    return {**_but_widths(own, sizes), **widths}
 
 
 def _but_widths(own: Any, sizes: Sizes) -> dict[str, Any]:
     """All but the widths."""
-    return {
-        **_layers_only(own, sizes),
-        **_set(own, _VOCABULARIES, sizes.vocabulary),
-        **_set(own, _POSITIONS, 2 * max(sizes.sequence, sizes.context)),
-        **_set(own, ("image_size",), _image(own, sizes.image)),
-    }
+    positions, image = 2 * max(sizes.sequence, sizes.context), _image(own, sizes.image)
+    others = _set(own, vocabularies=sizes.vocabulary, positions=positions, images=image)
+    return {**_layers_only(own, sizes), **others}
 
 
 def _layers_only(own: Any, sizes: Sizes) -> dict[str, Any]:
-    changes = _set(own, _LAYERS, sizes.layers)
     # Layers that take keys and values from earlier ones would be more than there are.
-    changes |= _set(own, ("num_kv_shared_layers",), 0)
+    changes = _set(own, layers=sizes.layers, layers_with_earlier_keys=0)
     patterns: Any = _value(own, "attention_types")
     if isinstance(patterns, list) and sizes.layers % len(patterns[0][0]) == 0:
         changes["attention_types"] = [[patterns[0][0], sizes.layers // len(patterns[0][0])]]
     depths = _value(own, "depths")
     if isinstance(depths, list | tuple):
         changes["depths"] = [min(depth, sizes.layers) if _is_size(depth) else depth for depth in depths]
-    return {
-        **changes,
-        **_set(own, _EXPERTS, 4),
-        **_set(own, _EXPERT_CHOICES, 2),
-        **_set(own, _EXPERT_GROUPS, 1),
-    }
+    return {**changes, **_set(own, experts=4, expert_choices=2, expert_groups=1)}
 
 
-def _set(own: Any, names: Any, value: Any) -> dict[str, Any]:
-    """The value for each name that is a size in the configuration, by the name it was declared with."""
+def _set(own: Any, **values: Any) -> dict[str, Any]:
+    """By what they mean, values for the names that are sizes in the configuration."""
+
+    def is_size(name: str) -> bool:
+        return _is_size(_value(own, name)) or (name == "image_size" and hasattr(own, name))
+
+    return _named(own, is_size, **values)
+
+
+def _named(own: Any, is_wanted: Callable[[str], bool], **values: Any) -> dict[str, Any]:
+    """Values by their names in the configuration, as they were declared in it."""
     aliases = getattr(own, "attribute_map", {})
     return {
         aliases.get(name, name): value
-        for name in names
-        if _is_size(_value(own, name)) or (name == "image_size" and hasattr(own, name))
+        for meaning, value in values.items()
+        for name in known_names()["sizes"][meaning]
+        if is_wanted(name)
     }
-
-
-def _open(own: Any, names: Any, value: Any) -> dict[str, Any]:
-    """The value for each name that the configuration has and leaves open."""
-    aliases = getattr(own, "attribute_map", {})
-    return {aliases.get(name, name): value for name in names if _value(own, name, 0) is None}
 
 
 def _value(own: Any, name: str, default: Any = None) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sme2_assets.models.huggingface.configuration import SPECIAL_TOKENS, Sizes
+from sme2_assets.models.huggingface.configuration import SPECIAL_TOKENS, Sizes, known_names
 
 _TEXT = ("input_ids", "bbox")
 _IMAGE = ("pixel_values",)
@@ -26,10 +26,10 @@ _MAX_TRIALS = 40
 def accepted_inputs(network: Any, sizes: Sizes) -> tuple[dict[str, Any], Any]:
     """The first inputs that the network runs with, and its outputs for them."""
     refusal: Exception | None = None
-    for given in itertools.islice(_candidates(network, sizes), _MAX_TRIALS):
+    for inputs in itertools.islice(_candidates(network, sizes), _MAX_TRIALS):
         try:
             with torch.no_grad():
-                return given, network(**given)
+                return inputs, network(**inputs)
         except Exception as error:
             refusal = refusal or error
     if refusal is None:
@@ -70,15 +70,14 @@ def _candidates(network: Any, sizes: Sizes) -> Iterator[dict[str, Any]]:
 def _makers(config: Any, sizes: Sizes) -> dict[str, list[Callable[[], Any]]]:
     """How to make the inputs that are known by name, each in the shapes that some type uses."""
     batch, length = sizes.batch, sizes.sequence
-    channels = find(config, "num_channels", "in_channels", "in_chans") or 3
+    channels = _value_in(config, "channels") or 3
     images = _image_sizes(config, sizes)
-    frames = find(config, "num_frames") or 4
-    bands = find(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "input_feat_size",
-                 "feature_projection_input_dim", "n_mels", "mel_bins") or 80  # fmt: skip
-    steps = 2 * (find(config, "max_source_positions") or 32)
-    steps = find(config, "max_length", "spec_size") or steps
-    hidden = find(config, "hidden_size", "d_model") or sizes.hidden
-    vocabulary = max(8, (find(config, "vocab_size") or sizes.vocabulary) - SPECIAL_TOKENS)
+    frames = _value_in(config, "frames") or 4
+    bands = _value_in(config, "bands") or 80
+    steps = 2 * (_value_in(config, "source_positions") or 32)
+    steps = _value_in(config, "steps") or steps
+    hidden = _value_in(config, "hidden") or sizes.hidden
+    vocabulary = max(8, (_value_in(config, "vocabulary") or sizes.vocabulary) - SPECIAL_TOKENS)
 
     def tokens(*shape: int) -> Callable[[], Any]:
         return lambda: torch.randint(4, vocabulary, shape)
@@ -90,10 +89,10 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, list[Callable[[], Any]]]:
         corner = torch.randint(0, 400, (batch, length, 2))
         return torch.cat([corner, corner + 100], dim=-1)
 
-    patch = find(config, "patch_size") or 14
+    patch = _value_in(config, "patch") or 14
     patch = patch if isinstance(patch, int) else patch[0]
-    rows = 2 * (find(config, "spatial_merge_size", "merge_size") or 2)
-    pixels = channels * (find(config, "temporal_patch_size") or 1) * patch**2
+    rows = 2 * (_value_in(config, "merged_patches") or 2)
+    pixels = channels * (_value_in(config, "frames_of_a_patch") or 1) * patch**2
     patches = values(rows * rows, pixels)
     videos = [values(batch, frames, channels, size, size) for size in images]
     stills = [values(batch, channels, size, size) for size in images]
@@ -102,7 +101,7 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, list[Callable[[], Any]]]:
         values(batch, bands, steps), values(batch, steps, bands), values(batch, 1, steps, bands),
         values(batch, steps, 2 * bands),
     ]  # fmt: skip
-    codebooks = find(config, "num_codebooks", "num_quantizers", "num_vq")
+    codebooks = _value_in(config, "codebooks")
     if codebooks:
         ids = [*ids, tokens(batch, codebooks, length), tokens(batch, length, codebooks),
                tokens(batch * codebooks, length)]  # fmt: skip
@@ -123,7 +122,7 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, list[Callable[[], Any]]]:
         "bbox": [boxes],
         "hidden_states": [values(batch, length, hidden), patches, *stills],
         "grid_thw": [lambda: torch.tensor([[1, rows, rows]])],
-        "query_embeds": [values(batch, find(config, "num_query_tokens") or length, hidden)],
+        "query_embeds": [values(batch, _value_in(config, "queries") or length, hidden)],
         "encoder_hidden_states": [values(batch, length, hidden)],
         "inputs": ids,
         "bool_masked_pos": [lambda: torch.zeros(batch, 1, dtype=torch.bool)],
@@ -131,16 +130,16 @@ def _makers(config: Any, sizes: Sizes) -> dict[str, list[Callable[[], Any]]]:
 
 
 def _image_sizes(config: Any, sizes: Sizes) -> list[int]:
-    own = find(config, "image_size")
+    own = _value_in(config, "image")
     own = own[0] if isinstance(own, list | tuple) else own
     return [own, 2 * own] if isinstance(own, int) and own > 0 else [sizes.image, 224]
 
 
-def find(config: Any, *names: str) -> Any:
-    """The value of the first of these names that a configuration, or one inside it, has."""
+def _value_in(config: Any, meaning: str) -> Any:
+    """The value of the first name of that meaning that a configuration, or one inside it, has."""
     inside = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
     for level in (config, *inside):
-        for name in names:
+        for name in known_names()["inputs"][meaning]:
             value = getattr(level, name, None)
             if value is not None and not callable(value):
                 return value

@@ -77,7 +77,7 @@ class Phase(nn.Module):
         self, tokens: Tensor, positions: Tensor, mask: Tensor, layers: list[PrefillLayer]
     ) -> tuple[Tensor, ...]:
         cache = Cache(layers=[*layers])
-        given = self.network(
+        outputs = self.network(
             input_ids=tokens,
             attention_mask=mask[None, None],
             position_ids=positions[None].expand(tokens.shape[0], -1),
@@ -85,7 +85,7 @@ class Phase(nn.Module):
             use_cache=True,
         )
         kept = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
-        return given.logits[:, -1], *kept
+        return outputs.logits[:, -1], *kept
 
 
 class Prefill(Phase):

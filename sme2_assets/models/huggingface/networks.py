@@ -13,7 +13,12 @@ from safetensors import SafetensorError
 from torch.utils import _pytree
 
 from sme2_assets.errors import ExportError, did_you_mean, first_line
-from sme2_assets.models.huggingface.configuration import LARGEST_PARAMETERS, Sizes, small_configurations
+from sme2_assets.models.huggingface.configuration import (
+    LARGEST_PARAMETERS,
+    Sizes,
+    known_names,
+    small_configurations,
+)
 from sme2_assets.models.huggingface.inputs import accepted_inputs
 from sme2_assets.models.huggingface.types import WHOLE, ModelType
 
@@ -22,11 +27,6 @@ transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 transformers.logging.disable_progress_bar()
 # Below this, the runner's flush of denormals to zero shows; above, half precision overflows.
 _QUIET, _LOUD = 1e-4, 1e4
-# The outputs that models are used for, in order of preference where a model has several.
-_OUTPUTS = (
-    *("logits", "logits_per_image", "pred_masks", "last_hidden_state", "predicted_depth", "audio_values"),
-    *("waveform", "spectrogram", "feature_maps", "pooler_output"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,14 +143,14 @@ def part_of(kind: ModelType, whole: Network, part: str, sizes: Sizes) -> Network
         hook.remove()
     if not calls:
         return Network(module, accepted_inputs(module, sizes)[0], {})
-    return _called(module, *calls[0])
+    return _network_called_with(module, *calls[0])
 
 
-def _called(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Network:
-    given = {**dict(zip(inspect.signature(module.forward).parameters, args, strict=False)), **kwargs}
-    inputs = {name: value.clone() for name, value in given.items() if isinstance(value, torch.Tensor)}
+def _network_called_with(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Network:
+    arguments = {**dict(zip(inspect.signature(module.forward).parameters, args, strict=False)), **kwargs}
+    inputs = {name: value.clone() for name, value in arguments.items() if isinstance(value, torch.Tensor)}
     plain = (bool, int, float, str)
-    constants = {name: value for name, value in given.items() if isinstance(value, plain)}
+    constants = {name: value for name, value in arguments.items() if isinstance(value, plain)}
     return Network(module, inputs, constants)
 
 
@@ -196,7 +196,8 @@ def _is_plain(outputs: Any) -> bool:
 def tensors_of(outputs: Any) -> list[Any]:
     """The output that a model is used for; all its tensors if none has a known name."""
     if hasattr(outputs, "keys"):
-        named = [outputs[name] for name in _OUTPUTS if name in outputs and outputs[name] is not None]
+        preferred = known_names()["outputs"]
+        named = [outputs[name] for name in preferred if name in outputs and outputs[name] is not None]
         chosen: Any = named[:1] or list(outputs.values())
     else:
         chosen = outputs

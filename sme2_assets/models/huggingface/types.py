@@ -28,8 +28,6 @@ class ModelType:
     class_name: str | None
     """None if transformers registers a configuration but no model."""
     parts: tuple[str, ...]
-    is_causal: bool
-    """Whether it reads a prompt and then adds one token after another."""
     is_classifier: bool
 
 
@@ -58,10 +56,10 @@ def model_type(name: str) -> ModelType:
     parts = _parts(_modeling_file(folder, name), base or class_of(name) or "")
     # A model of several parts that also registers a head for one of them is known by its parts.
     if parts:
-        return ModelType(name, base or class_of(name), parts, is_causal=False, is_classifier=False)
-    causal = _is_causal(tables, name)
+        return ModelType(name, base or class_of(name), parts, is_classifier=False)
+    phases = (PREFILL, DECODE) if _is_causal(tables, name) else ()
     classifier = name in tables["MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"]
-    return ModelType(name, class_of(name), (PREFILL, DECODE) if causal else (), causal, classifier)
+    return ModelType(name, class_of(name), phases, classifier)
 
 
 def class_of(name: str) -> str | None:
@@ -76,6 +74,7 @@ def class_of(name: str) -> str | None:
 
 
 def _is_causal(tables: dict[str, dict[str, str]], name: str) -> bool:
+    """Whether it reads a prompt and then adds one token after another."""
     masked = name in tables["MODEL_FOR_MASKED_LM_MAPPING_NAMES"]
     return name in tables["MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"] and not masked
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models.sources.base import Entries, Listed
+from sme2_assets.models.sources import Entries, Listed
 from sme2_assets.models.sources.folder import RESERVED
 from sme2_assets.models.sources.python_code import Signature, sha256_of_code, signature_of
 from sme2_assets.models.spec import EagerModel, ModelProblem, ModelSpec, check_name

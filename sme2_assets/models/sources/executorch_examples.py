@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sme2_assets.errors import ExportError
-from sme2_assets.models.sources.base import Entries, Listed
+from sme2_assets.models.sources import Entries, KnownModel, Listed, known_models
 from sme2_assets.models.spec import (
-    COMMON_PRECISIONS,
     PRECISIONS,
     EagerModel,
     ModelOption,
@@ -29,19 +28,6 @@ from sme2_assets.models.spec import (
 )
 
 _PACKAGE = "executorch.examples.models"
-# These build, export and run with nothing but the wheel; with the precisions that suit them.
-WORKING: dict[str, tuple[str, tuple[str, ...]]] = {
-    "resnet8": ("MLPerf Tiny: ResNet-8 for 32x32 images, 10 classes", COMMON_PRECISIONS),
-    "ds_cnn": ("MLPerf Tiny: depthwise-separable CNN, keyword spotting", COMMON_PRECISIONS),
-    "mobilenet_v1_025": ("MLPerf Tiny: MobileNetV1 at width 0.25, 96x96", COMMON_PRECISIONS),
-    "deep_autoencoder": ("MLPerf Tiny: autoencoder of linear layers, anomaly detection", PRECISIONS),
-    "lstm": ("LSTM", ("fp32", "fp16", "int8")),
-    "sdpa": ("Scaled dot-product attention alone, without weights", ("fp32", "fp16")),
-    "linear": ("One 3x3 linear layer", ("fp32", "fp16", "int8", "int8_dynamic")),
-    "conv1d": ("One 1-D convolution", COMMON_PRECISIONS),
-}
-
-
 # The wheel's own class for it builds one program of one size, without a cache.
 _LLAMA = "llama"
 _LLAMA_CODE = Path(__file__).resolve().parent.parent / "executorch_llama.py"
@@ -61,7 +47,7 @@ class ExecutorchExamples(Listed):
 
     def names(self) -> Sequence[str]:
         table = _table()
-        first = [name for name in (*WORKING, _LLAMA) if name in table]
+        first = [name for name in (*known_models(self.prefix), _LLAMA) if name in table]
         return [*first, *sorted(set(table) - set(first))]
 
     def find(self, name: str) -> ModelSpec | None:
@@ -72,10 +58,10 @@ def _spec(name: str) -> ModelSpec:
     module, cls = _table()[name]
     if name == _LLAMA:
         return _llama(module)
-    description, precisions = WORKING.get(name, (_needs(module), PRECISIONS))
+    known = known_models(ExecutorchExamples.prefix).get(name) or KnownModel(_needs(module), PRECISIONS)
     return ModelSpec(
         name=f"{ExecutorchExamples.prefix}.{name}",
-        description=description,
+        description=known.description,
         source=ExecutorchExamples.name,
         place=f"{_PACKAGE}.{module}",
         factory=functools.partial(_build, name, module, cls),
@@ -83,7 +69,7 @@ def _spec(name: str) -> ModelSpec:
             "factory": f"{module}:{cls}",
             "executorch": importlib.metadata.version("executorch"),
         },
-        precisions=precisions,
+        precisions=tuple(known.precisions),
     )
 
 

@@ -3,6 +3,10 @@
 The folders are `models/` of the data folder and those that SME2_MODELS lists. Every file there whose name
 does not begin with `_` is a model (or several, see `python_code`); every folder with an `__init__.py` too.
 Files that begin with `_` are helpers, which model files may import.
+
+A model file is code, and a data folder can come from anybody. A folder is trusted by naming it in
+SME2_MODELS, or once by `sme2 models --trust` or `sme2 onboard`. The list of trusted folders is in the user's
+configuration, never in the data folder itself.
 """
 
 from __future__ import annotations
@@ -18,8 +22,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import platformdirs
+
 from sme2_assets.errors import ExportError
-from sme2_assets.models.sources.base import Entries, Listed
+from sme2_assets.models.sources import Entries, Listed
 from sme2_assets.models.sources.python_code import (
     DeclaredModel,
     declared_models,
@@ -27,10 +33,11 @@ from sme2_assets.models.sources.python_code import (
     sha256_of_package,
 )
 from sme2_assets.models.spec import EagerModel, ModelProblem, ModelSpec, cached_sha256, how_to_install
-from sme2_assets.models.trust import require_trusted
-from sme2_assets.store import default_data_root
+from sme2_assets.store import default_data_root, write_text_atomically
 
 FOLDERS_VARIABLE = "SME2_MODELS"
+#: `1` where nobody can be asked and everything is the user's own: a container, a CI job.
+TRUST_VARIABLE = "SME2_TRUST_MODELS"
 # Prefixes of other sources and names that would be read as such.
 RESERVED = ("executorch", "hf", "timm", "torchvision")
 _MODULE = "sme2_user_model_"
@@ -74,6 +81,23 @@ def visible(folder: Path) -> Iterator[Path]:
     except OSError:
         return
     yield from (entry for entry in entries if not entry.name.startswith(("_", ".")))
+
+
+def trust(folder: Path) -> Path:
+    """Lets the code of a models folder run from now on; returns the file that records it."""
+    place = str(folder.resolve())
+    # The list has a folder per line, in UTF-8: what cannot be written so might be read as another folder.
+    if not place.isprintable():
+        raise ExportError(
+            f"{place!r} cannot be trusted: its name has characters that cannot be shown", "rename the folder"
+        )
+    if place not in _trusted_folders():
+        write_text_atomically(_trusted_list(), "".join(f"{each}\n" for each in (*_trusted_folders(), place)))
+    return _trusted_list()
+
+
+def is_trusted(folder: Path) -> bool:
+    return os.environ.get(TRUST_VARIABLE) == "1" or str(folder.resolve()) in _trusted_folders()
 
 
 class ModelsFolder(Listed):
@@ -160,10 +184,10 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _build(path: Path, factory: str, **options: Any) -> EagerModel:
-    made = getattr(_import(path), factory, None)
-    if made is None:
+    named = getattr(_import(path), factory, None)
+    if named is None:
         raise ExportError(f"{path} has no {factory!r}", "correct `factory` in its MODEL declaration")
-    model = made(**options) if callable(made) else made
+    model = named(**options) if callable(named) else named
     missing = [name for name in ("get_eager_model", "get_example_inputs") if not hasattr(model, name)]
     if missing:
         raise ExportError(
@@ -180,8 +204,24 @@ def _models_folder(path: Path) -> Path:
 
 def _require_allowed(path: Path) -> None:
     folder = _models_folder(path)
-    if folder.resolve() not in configured_folders():
-        require_trusted(path, folder)
+    if folder.resolve() not in configured_folders() and not is_trusted(folder):
+        raise ExportError(
+            f"{path} is code, and nobody has allowed the code in {folder} to run",
+            "read it; if it is yours or you trust it, run `sme2 models --trust` once for this data folder",
+        )
+
+
+def _trusted_list() -> Path:
+    return platformdirs.user_config_path("sme2_assets", appauthor=False) / "trusted_model_folders"
+
+
+def _trusted_folders() -> list[str]:
+    try:
+        # Only "\n" ends a line: `splitlines` and the default for newlines know others, which a name may have.
+        with _trusted_list().open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return [line for line in file.read().split("\n") if line]
+    except FileNotFoundError:
+        return []
 
 
 def _import(path: Path) -> ModuleType:

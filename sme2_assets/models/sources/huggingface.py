@@ -8,11 +8,11 @@ can be named; those listed are the ones that tests build.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sme2_assets.errors import ExportError, did_you_mean
+from sme2_assets.models.huggingface.configuration import Sizes
 from sme2_assets.models.huggingface.types import (
     WHOLE,
     ModelType,
@@ -20,7 +20,7 @@ from sme2_assets.models.huggingface.types import (
     package_folder,
     type_names,
 )
-from sme2_assets.models.sources.base import Entries, Listed
+from sme2_assets.models.sources import Entries, KnownModel, Listed, installed_version, known_models
 from sme2_assets.models.spec import (
     PRECISIONS,
     EagerModel,
@@ -31,35 +31,9 @@ from sme2_assets.models.spec import (
     how_to_install,
 )
 
-if TYPE_CHECKING:
-    from sme2_assets.models.huggingface.configuration import Sizes
-
-LISTED = {
-    "bert": "BERT, an encoder of text",
-    "vit": "Vision Transformer, an image classifier",
-    "gpt2": "GPT-2, a decoder of text",
-    "distilbert": "DistilBERT, a smaller encoder of text",
-    "deit": "DeiT, an image classifier",
-    "llama": "Llama, a decoder of text",
-    "qwen2": "Qwen2, a decoder of text",
-    "qwen3": "Qwen3, a decoder of text",
-    "t5": "T5, an encoder and a decoder of text",
-    "whisper": "Whisper, an encoder of speech and a decoder of text",
-    "clip": "CLIP, an encoder of text and one of images",
-    "detr": "DETR, an object detector: backbone, encoder, decoder",
-    "resnet": "ResNet, an image classifier",
-    "wav2vec2": "wav2vec 2.0, an encoder of sound",
-}
 OPTIONS = (
     ModelOption("part", "str"),
-    ModelOption("layers", "int", 2),
-    ModelOption("hidden", "int", 128),
-    ModelOption("heads", "int", 4),
-    ModelOption("sequence", "int", 32),
-    ModelOption("context", "int", 64),
-    ModelOption("batch", "int", 1),
-    ModelOption("vocabulary", "int", 1000),
-    ModelOption("image", "int", 64),
+    *(ModelOption(size, "int", default) for size, default in vars(Sizes()).items()),
     ModelOption("weights", "str"),
     # How near the outputs must be to the eager model's; without it, every precision has its own bound.
     ModelOption("minimum_sqnr_db", "float"),
@@ -75,38 +49,36 @@ class HuggingFace(Listed):
     automatic = False
 
     def list(self) -> Entries:
-        return [_spec(name) for name in LISTED]
+        return [_spec(name) for name in _known()]
 
     def find(self, name: str) -> ModelSpec | None:
         # A dot would be read as the beginning of an option: kosmos-2.5 is kosmos-2_5 in keys.
         return _spec(name.replace(".", "_"))
 
 
+def _known() -> dict[str, KnownModel]:
+    return known_models(HuggingFace.prefix, PRECISIONS)
+
+
 def _spec(name: str) -> ModelSpec:
+    known = _known().get(name) or KnownModel(name, PRECISIONS)
     return ModelSpec(
         name=f"{HuggingFace.prefix}.{name}",
-        description=f"{LISTED.get(name, name)}; small, with random weights, unless options say otherwise",
+        description=f"{known.description}; small, with random weights, unless options say otherwise",
         source=HuggingFace.name,
         place="package transformers",
         factory=functools.partial(build, name),
         identify=functools.partial(_identify, name),
-        # GPT-2's projections are Conv1D modules, which the 4-bit path does not treat as linear layers.
-        precisions=tuple(it for it in PRECISIONS if it != "int4") if name == "gpt2" else PRECISIONS,
+        precisions=tuple(known.precisions),
         options=OPTIONS,
         parts=functools.partial(_parts, name),
     )
 
 
 def _identify(name: str) -> dict[str, str]:
-    code = {f"huggingface/{path.name}": cached_sha256(path) for path in sorted(_CODE.glob("*.py"))}
-    return {"model_type": name, "transformers": _version(), **code}
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("transformers")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    files = sorted([*_CODE.glob("*.py"), *_CODE.glob("*.yaml")])
+    code = {f"huggingface/{path.name}": cached_sha256(path) for path in files}
+    return {"model_type": name, "transformers": installed_version("transformers"), **code}
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -134,8 +106,9 @@ def build(
         )
     kind = _registered(name)
     if kind is None:
+        version = installed_version("transformers")
         raise ExportError(
-            f"transformers {_version()} has no model type {name!r}{did_you_mean(name, type_names())}",
+            f"transformers {version} has no model type {name!r}{did_you_mean(name, type_names())}",
             "name one of its model types, such as bert, vit, gpt2",
         )
     # Here, because it imports torch.
@@ -148,8 +121,6 @@ def build(
 
 
 def _sizes(name: str, chosen: dict[str, OptionValue]) -> Sizes:
-    from sme2_assets.models.huggingface.configuration import Sizes
-
     sizes = Sizes(**{option: int(value) for option, value in chosen.items()})
     if min(vars(sizes).values()) < 1 or sizes.hidden % sizes.heads:
         raise ExportError(

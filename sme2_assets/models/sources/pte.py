@@ -3,22 +3,28 @@
 Next to `x.pte` there may be `x.etrecord`, external weights `x.ptd` (or any other `.ptd`, if it is the only
 one and has what the program names), and the inputs `x.input_0.npy`, `x.input_1.npy`, ...; inputs that are not
 given are made from the program's own description. Each method is a variant of its own, `x@method=encode`.
-There is no eager model to compare with.
+There is no eager model to compare with. Names in files are read here without ExecuTorch, as models are listed
+without importing it.
 """
 
 from __future__ import annotations
 
 import functools
+import mmap
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from sme2_assets.errors import ExportError
-from sme2_assets.models.methods import default_method, method_names, names_any, weights_in
-from sme2_assets.models.sources.base import Entries, Listed
+from sme2_assets.etdump.flatbuffer import Buffer, Malformed, Tables, require
+from sme2_assets.models.sources import Entries, Listed
 from sme2_assets.models.sources.folder import RESERVED, default_folder, model_folders, visible
 from sme2_assets.models.spec import (
     AS_IS,
+    FORWARD,
     ModelOption,
     ModelProblem,
     ModelSpec,
@@ -28,11 +34,17 @@ from sme2_assets.models.spec import (
 )
 
 SUFFIX = ".pte"
+PROGRAM_REMEDY = "export it again with the installed ExecuTorch, or remove the file"
 _WEIGHTS = ".ptd"
 # A FlatBuffer's file identifier, after the offset of its root.
 _IDENTIFIER = re.compile(rb"ET\d\d")
 # A file that is still being copied may lack its header or still be growing; one this small is not a program.
 _SMALLEST = 64
+# After the offset of the root and the identifier: an extended header with the size of the table; the weights
+# follow the table.
+_HEADER = b"eh00"
+# Places of fields: `execution_plan` of a Program, `named_data` of a FlatTensor.
+_PROGRAM_METHODS, _WEIGHTS_NAMED = 1, 2
 
 
 class PteFiles(Listed):
@@ -51,11 +63,11 @@ class PteFiles(Listed):
         ]
 
 
-def take_in(path: Path) -> str:
+def take_in(path: Path, registered: Iterable[ModelSpec | ModelProblem]) -> str:
     """Copies a program and the files that go with it into the models folder; returns its name there.
 
-    The same program keeps its name. If another model has that name, the beginning of the program's hash is
-    added. A program that is already in a models folder stays where it is.
+    The same program keeps its name. If another registered model has that name, the beginning of the program's
+    hash is added. A program that is already in a models folder stays where it is.
     """
     if not path.is_file():
         raise ExportError(f"There is no file {path}", "check its path")
@@ -64,7 +76,8 @@ def take_in(path: Path) -> str:
     content = cached_sha256(path)
     folder = default_folder()
     name = valid_name(path.stem)
-    if name in (*RESERVED, *_names_of_others()) or _differs(folder / f"{name}{SUFFIX}", content):
+    others = (it.name for it in registered if Path(it.place) != folder.resolve() / f"{it.name}{SUFFIX}")
+    if name in (*RESERVED, *others) or _differs(folder / f"{name}{SUFFIX}", content):
         name = f"{name}_{content[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     for suffix, file in (*_beside(path).items(), (SUFFIX, path)):
@@ -78,19 +91,6 @@ def take_in(path: Path) -> str:
         staged.replace(target)
     program_at(folder / f"{name}{SUFFIX}")
     return name
-
-
-def _names_of_others() -> set[str]:
-    """Names of models that are not programs in the default folder."""
-    from sme2_assets.models.sources import all_sources
-
-    return {
-        entry.name
-        for source in all_sources()
-        if source.automatic
-        for entry in source.list()
-        if Path(entry.place) != default_folder().resolve() / f"{entry.name}{SUFFIX}"
-    }
 
 
 def _differs(file: Path, sha256: str) -> bool:
@@ -138,7 +138,7 @@ def _spec(path: Path) -> ModelSpec:
         place=str(path),
         identify=functools.partial(_identify, path),
         precisions=(AS_IS,),
-        options=(ModelOption("method", "str", default_method(methods), methods),),
+        options=(ModelOption("method", "str", FORWARD if FORWARD in methods else methods[0], methods),),
         pte=path,
         etrecord=etrecord,
         data=data,
@@ -172,3 +172,50 @@ def _only_weights(path: Path) -> Path | None:
 
 def _identify(path: Path) -> dict[str, str]:
     return {suffix: cached_sha256(file) for suffix, file in {SUFFIX: path, **_beside(path)}.items()}
+
+
+def method_names(pte: Path) -> tuple[str, ...]:
+    """The names, in the order of the file; read again only when the file changes."""
+    facts = pte.stat()
+    return _method_names(pte, facts.st_mtime_ns, facts.st_size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _method_names(pte: Path, _mtime_ns: int, _size: int) -> tuple[str, ...]:
+    with pte.open("rb") as file:
+        head = file.read(24)
+        table_bytes = int.from_bytes(head[16:24], "little") if head[8:12] == _HEADER else -1
+        content = head + file.read(max(table_bytes - len(head), 0) if table_bytes >= 0 else -1)
+    try:
+        names = _names(Buffer(content), _PROGRAM_METHODS)
+    except Malformed as error:
+        raise ExportError(f"{pte.name} is broken: {error}", PROGRAM_REMEDY) from None
+    if not names:
+        raise ExportError(f"{pte.name} has no method at all", PROGRAM_REMEDY)
+    return names
+
+
+def weights_in(ptd: Path) -> tuple[str, ...]:
+    """What a file of external weights has, by name; an error if it is none."""
+    try:
+        return _names(Buffer(ptd), _WEIGHTS_NAMED)
+    except Malformed as error:
+        raise ExportError(
+            f"{ptd.name} is broken: {error}", "copy the .ptd again from where the program was exported"
+        ) from None
+
+
+def names_any(pte: Path, weights: Iterable[str]) -> bool:
+    """Whether a program, or a delegate in it, speaks of any of these weights."""
+    with pte.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(name.encode()) >= 0 for name in weights)
+
+
+def _names(buffer: Buffer, field: int) -> tuple[str, ...]:
+    """The first fields, which are names, of the tables that the root lists in that field."""
+    require(buffer.size >= 8, "it ends before its table")
+    start = buffer.follow(np.zeros(1, dtype=np.int64), "the root")
+    listed = Tables(buffer, start, (4,) * (field + 1), "the root").targets(field, "a list")
+    named = buffer.follow(buffer.vectors(listed, "a list").elements(), "an entry")
+    texts = buffer.texts(Tables(buffer, named, (4,), "an entry").targets(0, "a name"), "a name")
+    return tuple(texts.values[code] for code in texts.code if code >= 0)

@@ -37,7 +37,7 @@ DECLARATION = "MODEL"
 _SHAPES = "get_dynamic_shapes"
 _METHODS = {"get_eager_model", "get_example_inputs"}
 _KEYS = ("name", "factory", "description", "precisions", "files", "packages")
-_KINDS = {"int": int, "float": float, "bool": bool, "str": str}
+_KINDS = ("int", "float", "bool", "str")
 _EXAMPLE = 'MODEL = {"factory": "MyModel", "description": "What it is"}'
 
 _Definition: TypeAlias = ast.ClassDef | ast.FunctionDef
@@ -265,8 +265,8 @@ def _dimensions(module: ast.Module, factory: str) -> dict[str, Bounds] | None:
 
 
 def _bounds(call: ast.Call) -> Bounds:
-    given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-    return given.get("min", 0), given.get("max", math.inf)
+    bounds = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    return bounds.get("min", 0), bounds.get("max", math.inf)
 
 
 def _only_model_class(module: ast.Module) -> str:

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 from typing import Any
 
 from sme2_assets.errors import ExportError, did_you_mean
-from sme2_assets.models.sources.base import Entries, Listed
-from sme2_assets.models.spec import (
-    EagerModel,
-    ModelOption,
-    ModelSpec,
-    how_to_install,
-)
+from sme2_assets.models.sources import Entries, Listed, installed_version
+from sme2_assets.models.spec import ModelOption, ModelSpec, how_to_install
 
 DEFAULT_IMAGE = 224
 
@@ -42,12 +36,13 @@ class ImageModel:
         return (torch.randn(self._shape),)
 
 
-class _VisionPackage(Listed):
-    """A package of networks that are built by name."""
+class VisionPackage(Listed):
+    """Networks that an installed package builds by name."""
 
-    name = ""
-    prefix = ""
     automatic = False
+
+    def __init__(self, package: str) -> None:
+        self.name = self.prefix = package
 
     def list(self) -> Entries:
         return []
@@ -58,45 +53,34 @@ class _VisionPackage(Listed):
             description=f"{name} of {self.prefix}, random weights",
             source=self.prefix,
             place=f"package {self.prefix}",
-            factory=functools.partial(self._checked, name),
-            identify=lambda: {self.prefix: _version(self.prefix)},
+            factory=functools.partial(_build, self.prefix, name),
+            identify=lambda: {self.prefix: installed_version(self.prefix)},
             options=(ModelOption("image", "int"),),
         )
 
-    def _checked(self, name: str, image: int | None = None) -> EagerModel:
-        if importlib.util.find_spec(self.prefix) is None:
-            raise ExportError(
-                f"{self.prefix}:{name} needs the package {self.prefix!r}, which is not installed",
-                how_to_install(self.prefix),
-            )
-        return self._build(name, image)
 
-    def _build(self, name: str, image: int | None) -> EagerModel:
-        raise NotImplementedError
+def _build(package: str, name: str, image: int | None = None) -> ImageModel:
+    if importlib.util.find_spec(package) is None:
+        raise ExportError(
+            f"{package}:{name} needs the package {package!r}, which is not installed", how_to_install(package)
+        )
+    network, channels, size = (_timm if package == "timm" else _torchvision)(name)
+    return ImageModel(network, channels, image or size)
 
 
-class Torchvision(_VisionPackage):
-    """Networks of torchvision."""
-
-    name = prefix = "torchvision"
-
-    def _build(self, name: str, image: int | None) -> EagerModel:
-        zoo = importlib.import_module("torchvision.models")
-        _require_name(self.prefix, name, zoo.list_models())
-        return ImageModel(zoo.get_model(name, weights=None), 3, image or DEFAULT_IMAGE)
+def _torchvision(name: str) -> tuple[Any, int, int]:
+    """A network, and the channels and size of its image."""
+    zoo = importlib.import_module("torchvision.models")
+    _require_name("torchvision", name, zoo.list_models())
+    return zoo.get_model(name, weights=None), 3, DEFAULT_IMAGE
 
 
-class Timm(_VisionPackage):
-    """Networks of timm."""
-
-    name = prefix = "timm"
-
-    def _build(self, name: str, image: int | None) -> EagerModel:
-        timm = importlib.import_module("timm")
-        _require_name(self.prefix, name, timm.list_models())
-        network = timm.create_model(name, pretrained=False)
-        channels, height, _ = network.pretrained_cfg.get("input_size", (3, DEFAULT_IMAGE, DEFAULT_IMAGE))
-        return ImageModel(network, channels, image or height)
+def _timm(name: str) -> tuple[Any, int, int]:
+    timm = importlib.import_module("timm")
+    _require_name("timm", name, timm.list_models())
+    network = timm.create_model(name, pretrained=False)
+    channels, height, _ = network.pretrained_cfg.get("input_size", (3, DEFAULT_IMAGE, DEFAULT_IMAGE))
+    return network, channels, height
 
 
 def _require_name(package: str, name: str, known: Any) -> None:
@@ -105,10 +89,3 @@ def _require_name(package: str, name: str, known: Any) -> None:
             f"{package} has no model {name!r}{did_you_mean(name, list(known))}",
             f"see {package}'s own list of models",
         )
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

@@ -21,24 +21,20 @@ import numpy.typing as npt
 
 from sme2_assets.errors import ExportError, first_line
 from sme2_assets.evidence.numerics import Agreement, compare_outputs, first_fault
-from sme2_assets.models.export import load_libraries, quiet_libraries
+from sme2_assets.models.differences import Log, built_to_compare, run_watched
 from sme2_assets.models.inputs import ModelInputs, flat_tensors, tensor_array
 from sme2_assets.models.lowering import (
-    build_model,
     export_program,
     free_lowered_programs,
     lower_with_taps,
-    one_thread,
     partitioned,
 )
 from sme2_assets.models.progress import Progress
 from sme2_assets.models.provenance import operator_name, origin_of
-from sme2_assets.models.reference import products_of_halves_in_float, state_kept
-from sme2_assets.models.registry import ModelSpec
-from sme2_assets.models.taps import affordable, fused, quantised, watched
+from sme2_assets.models.spec import ModelSpec
+from sme2_assets.models.taps import affordable, fused, quantised
 from sme2_assets.models.time_limit import export_timeout_s, time_limit
 
-Log = Callable[[str], None]
 Arrays = list[npt.NDArray]
 # Runs a program with SME2 "off" or "on", once, from its initial state; returns its outputs.
 Run = Callable[[bytes, str], Arrays]
@@ -67,6 +63,9 @@ class Point:
         return f"{operators} in {origin}" if origin else operators
 
 
+Values = dict[Point, npt.NDArray]
+
+
 @dataclass(frozen=True)
 class Finding:
     """The operator at which the runner departs from torch."""
@@ -92,30 +91,24 @@ def wrong_in_the_runner(
 
     None if the exported program's outputs are wrong in torch, too.
     """
-    progress = Progress(f"{spec.key}-{precision}", log)
-    with quiet_libraries(), time_limit(export_timeout_s()), one_thread():
-        load_libraries()
-        import torch
+    with time_limit(export_timeout_s()), built_to_compare(spec, precision, log) as (built, progress):
+        progress.say("looking for the first wrong operator of the lowered program")
+        expected = list(map(tensor_array, built.reference.outputs[0]))
+        bound, exact = built.minimum_sqnr_db, not built.has_own_bound
+        exported, inputs = export_program(built, precision, progress)
 
-        with torch.no_grad():
-            progress.say("looking for the first wrong operator of the lowered program")
-            built = build_model(spec, precision, progress)
-            expected = list(map(tensor_array, built.reference.outputs[0]))
-            bound, exact = built.minimum_sqnr_db, not built.has_own_bound
-            exported, inputs = export_program(built, precision, progress)
+        def fault(outputs: Arrays) -> str | None:
+            agreements = compare_outputs(expected, outputs, rankings=built.reference.rankings)
+            return first_fault(agreements, bound, exact=exact)
 
-            def fault(outputs: Arrays) -> str | None:
-                agreements = compare_outputs(expected, outputs, rankings=built.reference.rankings)
-                return first_fault(agreements, bound, exact=exact)
-
-            bisection = _Bisection(exported, inputs, bound, fault, run, progress, portable=spec.portable)
-            if fault(bisection.in_torch) is not None:
-                return None
-            found: list[Finding | None] = []
-            for state in wrong:
-                if not any(each is not None and state in each.states for each in found):
-                    found.append(bisection.search(state, states))
-            return ". ".join(dict.fromkeys(bisection.sentence(each, states) for each in found))
+        bisection = _Bisection(exported, inputs, bound, fault, run, progress, portable=spec.portable)
+        if fault(bisection.in_torch) is not None:
+            return None
+        found: list[Finding | None] = []
+        for state in wrong:
+            if not any(each is not None and state in each.states for each in found):
+                found.append(bisection.search(state, states))
+        return ". ".join(dict.fromkeys(bisection.sentence(each, states) for each in found))
 
 
 class _Bisection:
@@ -136,8 +129,7 @@ class _Bisection:
             # Of values that are changed in place, a graph does not say who reads them before and who after.
             exported = exported.run_decompositions({})
         self.module, self.inputs = exported.module(), inputs
-        with state_kept(self.module), products_of_halves_in_float():
-            self.in_torch = [tensor_array(value.clone()) for value in flat_tensors(inputs.call(self.module))]
+        self.in_torch, finite = self._in_torch()
         self.bound, self.fault = bound, fault
         self.run, self.progress, self.portable = run, progress, portable
         with progress.step("lowering, to see what is between delegates"):
@@ -145,22 +137,22 @@ class _Bisection:
         self.delegates = len(set(delegate_of.values()))
         self.points = _points(self.module, delegate_of)
         # The runner refuses outputs with infinities, which masks have on purpose.
-        self.finite = self._finite()
+        self.finite = [point for point in self.points if point.tap in finite]
         [end] = self.module.graph.find_nodes(op="output")
-        last = self._before(end, self.finite)[1]
+        last = self._points_before(end, self.finite)[1]
         shown = affordable([point for point in self.finite if point.nodes[-1].name in visible])[0]
         self.between_delegates = [point for point in self.finite if point in {*shown, *last}]
         self._lowered: dict[tuple[Point, ...], bytes] = {}
 
     def search(self, state: str, states: Sequence[str]) -> Finding | None:
         """Where the runner departs from torch; None if its outputs are right once values are shown."""
-        found = self._narrowed(state)
+        found = self._narrow_down(state)
         if found is None:
             return None
         others = [other for other in states if other != state and self._is_wrong(found, other)]
         return replace(found, states=sorted([state, *others]))
 
-    def _narrowed(self, state: str) -> Finding | None:
+    def _narrow_down(self, state: str) -> Finding | None:
         shown, found = self.between_delegates, None
         if not shown:
             raise ExportError(
@@ -168,23 +160,23 @@ class _Bisection:
             )
         for _ in range(_ROUNDS):
             try:
-                outputs, given = self._run(shown, state)
+                outputs, from_runner = self._run(shown, state)
             except Exception as error:
                 if found is None:
                     raise
                 self.progress.say(f"it could not be narrowed down further: {first_line(error)}")
                 return found
-            agreements = self._judged(shown, given)
+            agreements = self._agreements(shown, from_runner)
             faulty = [point for point in shown if agreements[point].fault(self.bound)]
             if not faulty and found is None and self.fault(outputs) is None:
                 return None
             if not faulty and found and found.alone:
                 # Judged as in the round before, is it still wrong? If not, the cut has mended it.
-                as_before = {p: given[p] for p in shown if p is found.point or p not in found.others}
-                if self._judged(list(as_before), as_before)[found.point].fault(self.bound) is None:
+                as_before = {p: from_runner[p] for p in shown if p is found.point or p not in found.others}
+                if self._agreements(list(as_before), as_before)[found.point].fault(self.bound) is None:
                     return replace(found, goes_away=True)
             point = faulty[0] if faulty else min(shown, key=lambda each: agreements[each].sqnr_db)
-            part, before = self._before(point.tap, [each for each in shown if each is not point])
+            part, before = self._points_before(point.tap, [each for each in shown if each is not point])
             others = [each for each in part if each is not point]
             found = Finding(point, agreements[point], shown, bool(faulty), others)
             inside = [each for each in reversed(part) if each in self.finite]
@@ -195,8 +187,8 @@ class _Bisection:
         return found
 
     def _is_wrong(self, found: Finding, state: str) -> bool:
-        _, given = self._run(found.shown, state)
-        return self._judged(found.shown, given)[found.point].fault(self.bound) is not None
+        _, from_runner = self._run(found.shown, state)
+        return self._agreements(found.shown, from_runner)[found.point].fault(self.bound) is not None
 
     def sentence(self, found: Finding | None, states: Sequence[str]) -> str:
         if found is None:
@@ -232,7 +224,7 @@ class _Bisection:
             )
         return f"{what}. It was not told apart from {others}"
 
-    def _run(self, shown: list[Point], state: str) -> tuple[Arrays, dict[Point, npt.NDArray]]:
+    def _run(self, shown: list[Point], state: str) -> tuple[Arrays, Values]:
         key = tuple(shown)
         if key not in self._lowered:
             with self.progress.step(f"lowering with {len(shown)} values between as outputs"):
@@ -246,7 +238,8 @@ class _Bisection:
         first = len(outputs) - len(shown)
         return outputs[first - len(self.in_torch) : first], dict(zip(shown, outputs[first:], strict=True))
 
-    def _finite(self) -> list[Point]:
+    def _in_torch(self) -> tuple[Arrays, set[Any]]:
+        """The outputs of the exported program in torch, and the nodes with finite values only."""
         finite = set()
 
         def see(node: Any, value: Any) -> Any:
@@ -254,30 +247,28 @@ class _Bisection:
                 finite.add(node)
             return value
 
-        with state_kept(self.module), products_of_halves_in_float():
-            watched(self.module, tuple(self.inputs.copied().flat()), see)
-        return [point for point in self.points if point.tap in finite]
+        outputs = flat_tensors(run_watched(self.module, self.inputs, see))
+        return [tensor_array(value.clone()) for value in outputs], finite
 
-    def _judged(self, shown: list[Point], given: dict[Point, npt.NDArray]) -> dict[Point, Agreement]:
+    def _agreements(self, shown: list[Point], from_runner: Values) -> dict[Point, Agreement]:
         """How close each value is to what torch makes of the runner's values before it."""
         import torch
 
         point_of = {point.tap: point for point in shown}
-        judged = {}
+        agreements = {}
 
         def see(node: Any, value: Any) -> Any:
             if (point := point_of.get(node)) is None:
                 return value
-            judged[point] = _agreement(node, tensor_array(value), given[point])
-            its = torch.from_numpy(given[point])
+            agreements[point] = _agreement(node, tensor_array(value), from_runner[point])
+            its = torch.from_numpy(from_runner[point])
             # The same order of elements in memory: a `view` of the value may rely on it.
             return torch.empty_like(value).copy_(its) if its.shape == value.shape else value
 
-        with state_kept(self.module), products_of_halves_in_float():
-            watched(self.module, tuple(self.inputs.copied().flat()), see)
-        return judged
+        run_watched(self.module, self.inputs, see)
+        return agreements
 
-    def _before(self, node: Any, shown: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+    def _points_before(self, node: Any, shown: Sequence[Point]) -> tuple[list[Point], list[Point]]:
         """The points that a value depends on, its own included: up to those that are shown, and these."""
         stops, seen, waiting = {point.tap for point in shown}, {node}, [node]
         reached = set()
@@ -291,26 +282,26 @@ class _Bisection:
         return [p for p in self.points if p.tap in seen], [p for p in self.points if p.tap in reached]
 
 
-def _agreement(node: Any, expected: npt.NDArray, given: npt.NDArray) -> Agreement:
+def _agreement(node: Any, expected: npt.NDArray, actual: npt.NDArray) -> Agreement:
     if operator_name(node) == _STATIC:
         # Neighbouring steps are close, unlike other integers.
         zero = float(node.args[2])
-        expected, given = expected.astype(np.float32) - zero, given.astype(np.float32) - zero
-    return compare_outputs([expected], [given])[0]
+        expected, actual = expected.astype(np.float32) - zero, actual.astype(np.float32) - zero
+    return compare_outputs([expected], [actual])[0]
 
 
 def _points(graph_module: Any, delegate_of: dict[str, int]) -> list[Point]:
     """Every operator whose value is computed at run time, in order."""
     import torch
 
-    at_run_time, taken, points = set[Any](), set[Any](), list[Point]()
+    at_run_time, covered, points = set[Any](), set[Any](), list[Point]()
     for node in graph_module.graph.nodes:
         inputs = node.all_input_nodes
         state = node.op == "get_attr" and any(map(_changes, node.users))
         made = node.op == "call_function" and not inputs
         if node.op == "placeholder" or state or made or not at_run_time.isdisjoint(inputs):
             at_run_time.add(node)
-        if node.op != "call_function" or node not in at_run_time or node in taken:
+        if node.op != "call_function" or node not in at_run_time or node in covered:
             continue
         if not isinstance(node.meta.get("val"), torch.Tensor):
             continue
@@ -318,7 +309,7 @@ def _points(graph_module: Any, delegate_of: dict[str, int]) -> list[Point]:
             continue
         nodes = fused(node)
         tap = quantised(nodes[-1])
-        taken.update((*nodes, tap))
+        covered.update((*nodes, tap))
         delegate = next((delegate_of[each.name] for each in nodes if each.name in delegate_of), None)
         points.append(Point(nodes, tap, delegate))
     return points

@@ -14,14 +14,11 @@ from typing import Any
 from sme2_assets.errors import ExportError
 from sme2_assets.evidence.arms import TILE, compare_arms, compare_value
 from sme2_assets.evidence.numerics import worst_sqnr_db
-from sme2_assets.models.export import load_libraries, quiet_libraries
-from sme2_assets.models.inputs import flat_tensors, tensor_array
-from sme2_assets.models.lowering import build_model, export_program, one_thread
-from sme2_assets.models.progress import Progress
+from sme2_assets.models.differences import Log, built_to_compare, run_watched
+from sme2_assets.models.inputs import ModelInputs, flat_tensors, tensor_array
+from sme2_assets.models.lowering import export_program
 from sme2_assets.models.registry import model_spec, parse_variant
-from sme2_assets.models.taps import Layer, affordable, compared_outputs, layers_of, watched
-
-Log = Callable[[str], None]
+from sme2_assets.models.taps import Layer, affordable, compared_outputs, layers_of
 
 
 @dataclass(frozen=True)
@@ -47,31 +44,21 @@ def mutants(variant_key: str, *, outputs: bool = False, log: Log) -> Iterator[Mu
     spec = model_spec(variant.model)
     if spec.pte is not None:
         raise ExportError(f"{variant} is a finished program: faults cannot be put in", "choose another model")
-    progress = Progress(str(variant), log)
-    with quiet_libraries():
-        load_libraries()
-        import torch
-
-        with one_thread(), torch.no_grad():
-            with progress.step("building the model"):
-                built = build_model(spec, variant.precision, progress)
-            exported, inputs = export_program(built, variant.precision, progress)
-            arguments = tuple(inputs.flat())
-            run = _Intact(exported.module(), variant.precision, arguments, built.minimum_sqnr_db)
-            for number, layer in enumerate(run.layers):
-                progress.say(f"operator {number + 1} of {len(run.layers)}")
-                for fault, put in FAULTS.items():
-                    yield run.mutant(layer, fault, put, outputs=outputs)
+    with built_to_compare(spec, variant.precision, log) as (built, progress):
+        exported, inputs = export_program(built, variant.precision, progress)
+        intact = _Intact(exported.module(), variant.precision, inputs, built.minimum_sqnr_db)
+        for number, layer in enumerate(intact.layers):
+            progress.say(f"operator {number + 1} of {len(intact.layers)}")
+            for fault, put in FAULTS.items():
+                yield intact.mutant(layer, fault, put, outputs=outputs)
 
 
 class _Intact:
     """The model without a fault, and all its values."""
 
-    def __init__(
-        self, graph_module: Any, precision: str, arguments: tuple[Any, ...], bound_db: float
-    ) -> None:
-        self.graph_module, self.arguments, self.bound_db = graph_module, arguments, bound_db
-        self.layers = layers_of(graph_module, precision, arguments)
+    def __init__(self, graph_module: Any, precision: str, inputs: ModelInputs, bound_db: float) -> None:
+        self.graph_module, self.inputs, self.bound_db = graph_module, inputs, bound_db
+        self.layers = layers_of(graph_module, precision, inputs.flat())
         self.seen = {layer.tap for layer in affordable(self.layers)[0]}
         wanted = {node for layer in self.layers for node in (layer.end, layer.tap)}
         self.values: dict[Any, Any] = {}
@@ -82,8 +69,8 @@ class _Intact:
                 self.values[node] = value.clone()
             return value
 
-        given = flat_tensors(watched(graph_module, arguments, keep))
-        self.outputs = [tensor_array(value.clone()) for value in given]
+        outputs = flat_tensors(run_watched(graph_module, inputs, keep))
+        self.outputs = [tensor_array(value.clone()) for value in outputs]
         self.compared = compared_outputs(graph_module, precision, self.outputs, self.layers)
 
     def mutant(self, layer: Layer, fault: str, put: _Fault, *, outputs: bool) -> Mutant:
@@ -97,10 +84,10 @@ class _Intact:
         if changed and layer.tap in self.seen:
             caught = self._differs(layer, tap)
         if changed and (outputs or not caught):
-            later, given = self._run(layer, faulty)
-            agreements = compare_arms(self.compared, self.outputs, given)
+            later, faulty_outputs = self._run(layer, faulty)
+            agreements = compare_arms(self.compared, self.outputs, faulty_outputs)
             caught = caught or later or any(agreement.fault for agreement in agreements)
-            in_outputs = worst_sqnr_db(self.outputs, given) < self.bound_db if outputs else None
+            in_outputs = worst_sqnr_db(self.outputs, faulty_outputs) < self.bound_db if outputs else None
         value = layer.value
         return Mutant(value.name, value.module, fault, changed, caught, in_outputs)
 
@@ -114,17 +101,17 @@ class _Intact:
     def _run(self, faulty_layer: Layer, faulty: Any) -> tuple[bool, list[Any]]:
         """Whether a value after the fault shows it, and the outputs."""
         by_tap = {layer.tap: layer for layer in self.layers if layer.tap in self.seen}
-        told = False
+        is_seen = False
 
         def put(node: Any, value: Any) -> Any:
-            nonlocal told
+            nonlocal is_seen
             value = faulty.clone() if node is faulty_layer.end else value
-            if not told and node in by_tap:
-                told = self._differs(by_tap[node], value)
+            if not is_seen and node in by_tap:
+                is_seen = self._differs(by_tap[node], value)
             return value
 
-        given = flat_tensors(watched(self.graph_module, self.arguments, put))
-        return told, [tensor_array(value) for value in given]
+        outputs = flat_tensors(run_watched(self.graph_module, self.inputs, put))
+        return is_seen, [tensor_array(value) for value in outputs]
 
 
 _Fault = Callable[[Any], None]
