@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +18,24 @@ from sme2_assets.store import Store
 
 if TYPE_CHECKING:
     from sme2_assets.runner.build import RunnerBinary
-    from sme2_assets.runner.source_build import BuildPlan
-    from sme2_assets.runner.source_request import SourceRequest
+    from sme2_assets.runner.source_build import SourceRequest
 
-# The names of `runner.presets.BUILD_PLATFORMS`, which is not imported to keep `--help` fast.
+# Those of `runner.source_build`, which is not imported to keep `--help` fast.
 _PLATFORMS = ("android", "mac", "linux")
-_OF_A_CHECKOUT = "needs --checkout: it is about a build from sources"
+_OF_A_CHECKOUT = "needs --source: it is about a build from sources"
 
 
 @click.command("build-runner")
 @click.option(
-    "--checkout",
+    "--source",
+    "checkout",
     type=click.Path(file_okay=False, path_type=Path),
     help="Build a pair from this ExecuTorch clone with its submodules. None of its tracked files is touched.",
 )
 @click.option(
     "--platform",
     type=click.Choice([*_PLATFORMS, "emulated"]),
-    help="What to build for. Without --checkout the default is every platform that works here.",
+    help="What to build for. Without --source the default is every platform that works here.",
 )
 @click.option(
     "--ndk",
@@ -47,7 +46,7 @@ _OF_A_CHECKOUT = "needs --checkout: it is about a build from sources"
     "--trace", is_flag=True, help="Make XNNPACK log its kernels, for `sme2 kernel-log`. Never for times."
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Print commands, presets and the pair's difference; build nothing."
+    "--dry-run", is_flag=True, help="Print commands, presets and what would stop the build; build nothing."
 )
 @json_option
 @click.pass_obj
@@ -60,7 +59,7 @@ def build_runner(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Build the runner of the installed ExecuTorch or, with --checkout, a pair of runners from sources.
+    """Build the runner of the installed ExecuTorch or, with --source, a pair of runners from sources.
 
     The installed one serves both arms: for the arm without SME2, SME2 is masked from the process. `sme2
     profile` builds it if it is missing.
@@ -76,7 +75,7 @@ def build_runner(
         _build_installed(store, platform, as_json)
         return
     if platform is None or platform not in _PLATFORMS:
-        raise click.UsageError(f"--checkout needs --platform: one of {', '.join(_PLATFORMS)}.")
+        raise click.UsageError(f"--source needs --platform: one of {', '.join(_PLATFORMS)}.")
     _build_from_checkout(store, checkout, platform, ndk, trace, dry_run, as_json)
 
 
@@ -117,19 +116,19 @@ def _build_installed(store: Store, platform: str | None, as_json: bool) -> None:
 def _build_from_checkout(
     store: Store, checkout: Path, platform: str, ndk: Path | None, trace: bool, dry_run: bool, as_json: bool
 ) -> None:
-    from sme2_assets.runner import source_build
-    from sme2_assets.runner.source_request import SourceRequest
+    from sme2_assets.runner.pairs import kernel_fault, record_faults
+    from sme2_assets.runner.source_build import SourceRequest, build_pair
 
     request = SourceRequest.of(checkout, platform, ndk=ndk, trace=trace)
     if dry_run:
-        _print_plan(request, source_build.plan(request, store.artifacts), as_json)
+        _print_plan(store, request, as_json)
         return
-    built = source_build.build_pair(store, request, log=tell)
-    faults = [str(fault) for fault in source_build.record_faults(built["on"], built["off"])]
+    built = build_pair(store, request, log=tell)
+    faults = record_faults(built["on"], built["off"])
     faults += [
         f"{binary.path}: {fault}"
         for sme2, binary in built.items()
-        if (fault := source_build.kernel_fault(binary, sme2)) is not None
+        if (fault := kernel_fault(binary, sme2)) is not None
     ]
     _print_built(built, faults, as_json)
     if faults:
@@ -157,30 +156,26 @@ def _print_built(built: dict[str, RunnerBinary], faults: list[str], as_json: boo
         say("A pair: the two differ in the SME switches alone.")
 
 
-def _print_plan(request: SourceRequest, plan: BuildPlan, as_json: bool) -> None:
-    from sme2_assets.runner.presets import USER_PRESETS, presets_text
+def _print_plan(store: Store, request: SourceRequest, as_json: bool) -> None:
+    from sme2_assets.runner.source_build import PRESETS_NAME, build_steps, problems
 
-    presets = presets_text([request.preset("off"), request.preset("on")])
+    work = store.artifacts / "runners" / ".source-..."
+    steps = {sme2: list(build_steps(request, sme2, work)) for sme2 in ("off", "on")}
+    presets, found = request.native_dir / PRESETS_NAME, problems(request)
     if as_json:
         print_json(
             {
-                "presets": json.loads(presets),
-                "commands": {sme2: [step.command for step in steps] for sme2, steps in plan.steps.items()},
-                "differences": [asdict(difference) for difference in plan.differences],
-                "faults": [asdict(fault) for fault in plan.faults],
-                "problems": [asdict(problem) for problem in plan.problems],
+                "presets": json.loads(presets.read_text(encoding="utf-8")),
+                "commands": {sme2: [command for _, command in each] for sme2, each in steps.items()},
+                "problems": [{"what": problem.what, "remedy": problem.remedy} for problem in found],
             }
         )
         return
-    click.echo(f"{request.checkout / USER_PRESETS}, while it builds:\n{presets}")
-    for sme2, steps in plan.steps.items():
+    click.echo(f"{presets}:\n{presets.read_text(encoding='utf-8')}")
+    for sme2, each in steps.items():
         click.echo(f"SME2 {sme2}:")
-        for step in steps:
-            click.echo(f"  # {step.title}\n  {shlex.join(step.command)}")
+        for title, command in each:
+            click.echo(f"  # {title}\n  {shlex.join(command)}")
         click.echo()
-    click.echo("The two manifests, as far as they are known before building, differ in:")
-    for difference in plan.differences:
-        mark = "an SME switch" if difference.expected else "NOT ALLOWED"
-        click.echo(f"  {difference}  ({mark})")
-    for problem in plan.problems:
-        click.echo(f"\nWould stop the build: {problem.what}\n  What to do: {problem.remedy}")
+    for problem in found:
+        click.echo(f"Would stop the build: {problem}\n")

@@ -7,7 +7,6 @@ of checks calls skipped what the page of the check calls passed.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import dagster as dg
@@ -19,7 +18,7 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.evidence.folder import RunFolder
 from sme2_assets.report.night import others_text, series_text
 from sme2_assets.report.tables import work_step_text
-from sme2_assets.runner.source_build import current_source_runner, kernel_fault, record_faults
+from sme2_assets.runner.pairs import current_source_runner, kernel_fault, record_faults
 from sme2_assets.targets import SME2_STATES, TargetKey
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import (
@@ -263,14 +262,15 @@ def source_pair_differs_in_sme_only(context: dg.AssetCheckExecutionContext, lab:
     """The manifests of the two builds of a platform differ only in XNNPACK's SME switches."""
     faults, pairs = {}, 0
     keys = _partition_keys(context, "source_runner")
-    platforms = dict.fromkeys(TargetKey.parse(key).platform for key in keys)
-    for platform, trace in product(platforms, (False, True)):
+    for platform, trace in dict.fromkeys(
+        (TargetKey.parse(key).platform, _is_trace(context, key)) for key in keys
+    ):
         on, off = (current_source_runner(lab.store, platform, sme2, trace=trace) for sme2 in ("on", "off"))
         if on is None or off is None:
             continue
         pairs += 1
         if found := record_faults(on, off):
-            faults[f"{platform}{' trace' if trace else ''}"] = "; ".join(str(fault) for fault in found[:10])
+            faults[platform] = "; ".join(found[:10])
     passed = "The two builds differ in the SME switches alone." if pairs else "Only one state is built yet."
     return _result(faults, passed, checked=keys)
 
@@ -280,12 +280,17 @@ def sme2_kernels_in_binary(context: dg.AssetCheckExecutionContext, lab: Lab) -> 
     """The binary with SME2 contains SME2 kernels, the one without contains no SME kernel that computes."""
     faults = {}
     keys = _partition_keys(context, "source_runner")
-    for key, trace in product(keys, (False, True)):
-        target = TargetKey.parse(key)
+    for key in keys:
+        target, trace = TargetKey.parse(key), _is_trace(context, key)
         binary = current_source_runner(lab.store, target.platform, target.sme2, trace=trace)
         if binary is not None and (fault := kernel_fault(binary, target.sme2)) is not None:
-            faults[f"{key}{' trace' if trace else ''}"] = fault
+            faults[key] = fault
     return _result(faults, "SME kernels are where they must be, and nowhere else.", checked=keys)
+
+
+def _is_trace(context: dg.AssetCheckExecutionContext, key: str) -> bool:
+    """Whether the runner that was built for a partition logs its kernels."""
+    return materialised(context.op_execution_context, "source_runner", key, "trace") == "True"
 
 
 def _partition_keys(context: dg.AssetCheckExecutionContext, asset: str) -> list[str]:

@@ -20,7 +20,7 @@ import sysconfig
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,6 +36,9 @@ BINARY_NAME = "sme2_runner"
 MANIFEST_NAME = "manifest.json"
 MINIMUM_CMAKE = (3, 28)
 MANIFEST_SCHEMA = 1
+# Where in the folder of a build the finished runner is put together.
+STAGED = "staged"
+_PROGRESS_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,7 @@ def build_with(tools: Toolchain, artifacts: Path, *, log: Log, native_dir: Path 
     runners.mkdir(parents=True, exist_ok=True)
     lock = runners / f".{final.name}.lock"
     with one_at_a_time(lock, "runner: waiting for another build of the same sources", log):
-        if (cached := _usable(final, log)) is not None:
-            log(f"runner {final.name}: already built")
+        if (cached := usable(final, log)) is not None:
             return cached
         _remove_leftovers(runners, final.name)
         return _build(final, native_dir, tools, source_sha256, log)
@@ -271,37 +273,60 @@ def source_hash(native_dir: Path, tools: Toolchain) -> str:
 
 
 def _build(final: Path, native_dir: Path, tools: Toolchain, source_sha256: str, log: Log) -> RunnerBinary:
-    started = time.monotonic()
     log(f"runner {final.name}: building with {tools.compiler_id}, ExecuTorch {tools.sdk.version}")
-    log_file = final.parent / "logs" / f"{final.name}.log"
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    log_file.unlink(missing_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".build-{final.name}-", dir=final.parent))
-    try:
-        staged = work / "runner"
-        for title, command in _steps(native_dir, work / "cmake", staged, tools):
-            _run_step(title, command, tools, log_file, log)
-        compiler = tools.compiler_id if tools.is_cross else smoke_test(staged / BINARY_NAME)
-        facts = {
-            "schema": MANIFEST_SCHEMA,
-            "sha256": sha256_of_file(staged / BINARY_NAME),
+
+    def facts(staged: Path) -> dict[str, object]:
+        return {
             "source_sha256": source_sha256,
             "executorch_version": tools.sdk.version,
             "executorch_record_sha256": tools.sdk.record_sha256,
-            "compiler": compiler,
+            "compiler": tools.compiler_id if tools.is_cross else smoke_test(staged / BINARY_NAME),
             "compiler_id": tools.compiler_id,
             "cmake_version": tools.cmake_version,
             "machine": tools.target.split()[1],
             "system": tools.target.split()[0],
-            "build_seconds": round(time.monotonic() - started, 3),
             "library_dir": str(tools.library_dir),
         }
-        write_synced(staged / MANIFEST_NAME, json.dumps(facts, indent=2) + "\n")
-        if final.exists():
-            shutil.rmtree(final)
-        staged.rename(final)
+
+    work = Path(tempfile.mkdtemp(prefix=f".build-{final.name}-", dir=final.parent))
+    try:
+        steps = _steps(native_dir, work / "cmake", work / STAGED, tools)
+        variables = {"CXX": shlex.join(tools.compiler), **tools.variables}
+        return run_steps(steps, variables, work, final, facts, log)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def run_steps(
+    steps: Iterable[tuple[str, list[str]]],
+    variables: Mapping[str, str],
+    work: Path,
+    final: Path,
+    facts: Callable[[Path], Mapping[str, object]],
+    log: Log,
+) -> RunnerBinary:
+    """Runs the steps, the last of which installs a runner in `work`, and stores it as `final`.
+
+    `facts` are those of its manifest that are not read from the binary itself, once it is there.
+    """
+    started = time.monotonic()
+    log_file = final.parent / "logs" / f"{final.name}.log"
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log_file.unlink(missing_ok=True)
+    staged = work / STAGED
+    shutil.rmtree(staged, ignore_errors=True)
+    for title, command in steps:
+        _run_step(title, command, variables, log_file, log)
+    manifest = {
+        "schema": MANIFEST_SCHEMA,
+        "sha256": sha256_of_file(staged / BINARY_NAME),
+        **facts(staged),
+        "build_seconds": round(time.monotonic() - started, 3),
+    }
+    write_synced(staged / MANIFEST_NAME, json.dumps(manifest, indent=2) + "\n")
+    if final.exists():
+        shutil.rmtree(final)
+    staged.rename(final)
     binary = replace(load_runner(final), cached=False)
     log(f"runner {final.name}: built in {binary.build_seconds:.1f} s")
     return binary
@@ -325,19 +350,8 @@ def _steps(native_dir: Path, build: Path, staged: Path, tools: Toolchain) -> Ite
     yield "install", [cmake, "--install", str(build), "--prefix", str(staged)]
 
 
-def _run_step(title: str, command: list[str], tools: Toolchain, log_file: Path, log: Log) -> None:
-    run_step(title, command, {"CXX": shlex.join(tools.compiler), **tools.variables}, log_file, log)
-
-
-def run_step(
-    title: str,
-    command: list[str],
-    variables: Mapping[str, str],
-    log_file: Path,
-    log: Log,
-    folder: Path | None = None,
-) -> None:
-    """Runs one step with its output in the log file, and each line of progress to `log`."""
+def _run_step(title: str, command: list[str], variables: Mapping[str, str], log_file: Path, log: Log) -> None:
+    """Runs one step with its output in the log file, and a line of progress to `log` every few seconds."""
     log(f"runner: {title}")
     environment = {**os.environ, **variables}
     last_lines: deque[str] = deque(maxlen=25)
@@ -345,7 +359,6 @@ def run_step(
         sink.write(f"$ {shlex.join(command)}\n")
         process = subprocess.Popen(
             command,
-            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -357,11 +370,13 @@ def run_step(
         )
         assert process.stdout is not None
         try:
+            told = 0.0
             for line in process.stdout:
                 sink.write(line)
                 last_lines.append(line.rstrip())
-                if re.match(r"\[\d+/\d+\]", line):
+                if re.match(r"\[\d+/\d+\]", line) and time.monotonic() - told > _PROGRESS_S:
                     log(f"runner: {line.strip()}")
+                    told = time.monotonic()
             status = process.wait()
         except BaseException:
             process.terminate()
@@ -386,14 +401,17 @@ def smoke_test(binary: Path) -> str:
     return match[1]
 
 
-def _usable(final: Path, log: Log) -> RunnerBinary | None:
+def usable(final: Path, log: Log) -> RunnerBinary | None:
+    """The runner that is stored there; None, and why, if there is none that can be used."""
     if not final.exists():
         return None
     try:
-        return load_runner(final)
+        binary = load_runner(final)
     except BuildError as error:
         log(f"runner {final.name}: the stored one is not usable, building again ({error.what})")
         return None
+    log(f"runner {final.name}: already built")
+    return binary
 
 
 def _remove_leftovers(runners: Path, key: str) -> None:

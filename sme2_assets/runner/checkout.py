@@ -1,4 +1,4 @@
-"""The state of a user's ExecuTorch checkout: commit, local changes, submodules, version. Reads, never writes.
+"""A user's ExecuTorch checkout: its state, and what about it would stop a build. Reads, never writes.
 
 Belongs here: what git and the checkout's own files say. Not here: how it is built.
 """
@@ -8,25 +8,25 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import subprocess
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from sme2_assets.distribution import installing
 from sme2_assets.errors import BuildError
-from sme2_assets.runner.presets import USER_PRESETS
+from sme2_assets.runner.sdk import installed_sdk
 from sme2_assets.store import sha256_of_file
 
-# Submodules that the presets need to build, if the checkout has them at all.
-NEEDED_SUBMODULES = (
-    *(
-        f"backends/xnnpack/third-party/{name}"
-        for name in ("XNNPACK", "cpuinfo", "pthreadpool", "FXdiv", "FP16")
-    ),
-    *(f"third-party/{name}" for name in ("flatbuffers", "flatcc")),
+_XNNPACK_AND_ITS_OWN = ("XNNPACK", "cpuinfo", "pthreadpool", "FXdiv", "FP16")
+# Submodules that the runner's build needs, if the checkout has them at all.
+_NEEDED_SUBMODULES = (
+    *(f"backends/xnnpack/third-party/{name}" for name in _XNNPACK_AND_ITS_OWN),
+    *(f"third-party/{name}" for name in ("flatbuffers", "flatcc", "gflags", "json", "pocketfft")),
     "kernels/optimized/third-party/eigen",
 )
-XNNPACK = "backends/xnnpack/third-party/XNNPACK"
+_CLONE = "Clone it first: git clone --recurse-submodules -b v1.5.1 https://github.com/pytorch/executorch.git"
 
 
 @dataclass(frozen=True)
@@ -34,55 +34,63 @@ class CheckoutState:
     """Everything that distinguishes one state of the sources from another."""
 
     commit: str
-    version: str | None
-    diff_sha256: str | None
+    version: str
+    changes: str | None
     """The hash of what differs from the commit, including untracked files. None: nothing does."""
-    submodules: dict[str, str] = field(default_factory=dict)
+    submodules: dict[str, str]
     """The commit of each submodule present, with the hash of its own changes if it has any."""
-    missing_submodules: tuple[str, ...] = ()
-    kleidiai: str | None = None
-    """The KleidiAI that XNNPACK downloads when it is configured: URL and hash as written there."""
-
-    @property
-    def dirty(self) -> bool:
-        return self.diff_sha256 is not None or any("+" in commit for commit in self.submodules.values())
+    missing_submodules: tuple[str, ...]
 
 
 def checkout_state(checkout: Path) -> CheckoutState:
     """Reads the state. A folder that is not a git repository, or has no commit, is a BuildError."""
     if not checkout.is_dir():
         raise BuildError(f"There is no folder {checkout}", _CLONE)
-    top = Path(_git(checkout, "rev-parse", "--show-toplevel").strip())
+    top = Path(_git(checkout, "rev-parse", "--show-toplevel").decode().strip())
     if top.resolve() != checkout.resolve():
         raise BuildError(
             f"{checkout} is not the top of a git repository, it is inside {top}",
             "Name the top folder of the ExecuTorch clone.",
         )
-    submodules, missing = _submodules(checkout)
+    submodules, missing = {}, []
+    status = _git(checkout, "submodule", "status", "--recursive").decode()
+    for mark, commit, path in re.findall(r"^(.)(\w+) (.+?)(?: \(.*\))?$", status, re.MULTILINE):
+        if mark != "-":
+            changes = _changes(checkout / path)
+            submodules[path] = f"{commit}+{changes[:16]}" if changes else commit
+        elif path in _NEEDED_SUBMODULES:
+            missing.append(path)
     version = checkout / "version.txt"
     return CheckoutState(
-        commit=_git(checkout, "rev-parse", "HEAD").strip(),
-        version=version.read_text(encoding="utf-8").strip() if version.is_file() else None,
-        diff_sha256=_changes(checkout, ignored=(USER_PRESETS,)),
+        commit=_git(checkout, "rev-parse", "HEAD").decode().strip(),
+        version=version.read_text(encoding="utf-8").strip() if version.is_file() else "",
+        changes=_changes(checkout),
         submodules=submodules,
-        missing_submodules=missing,
-        kleidiai=_kleidiai(checkout),
+        missing_submodules=tuple(missing),
     )
 
 
-_CLONE = "Clone it first: git clone --recurse-submodules -b v1.5.1 https://github.com/pytorch/executorch.git"
+def _changes(repository: Path) -> str | None:
+    """The hash of everything that differs from HEAD, not counting submodules; None where nothing does."""
+    plain = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
+    diff = _git(repository, "diff", "HEAD", *plain)
+    untracked = _git(repository, "ls-files", "--others", "--exclude-standard", "-z").decode().split("\0")[:-1]
+    if not diff and not untracked:
+        return None
+    digest = hashlib.sha256(diff)
+    for name in sorted(untracked):
+        path = repository / name
+        content = sha256_of_file(path) if path.is_file() else "not a file"
+        digest.update(f"\0{name}\0{content}".encode())
+    return digest.hexdigest()
 
 
-def _git(folder: Path, *words: str) -> str:
-    return _git_bytes(folder, *words).decode(errors="replace")
-
-
-def _git_bytes(folder: Path, *words: str) -> bytes:
-    command = ["git", "-C", str(folder), *words]
+def _git(folder: Path, *words: str) -> bytes:
     # Without optional locks git does not refresh the index: nothing in the checkout changes.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    command = ["git", "-C", str(folder), *words]
     try:
-        return subprocess.run(command, capture_output=True, check=True, timeout=600, env=environment).stdout
+        return subprocess.run(command, capture_output=True, check=True, env=environment).stdout
     except FileNotFoundError:
         raise BuildError("git is not installed", f"Install it: {installing('git')}") from None
     except subprocess.CalledProcessError as error:
@@ -90,56 +98,37 @@ def _git_bytes(folder: Path, *words: str) -> bytes:
         raise BuildError(
             f"{folder} is not a git checkout that can be read ({said[0] if said else '?'})", _CLONE
         ) from error
-    except subprocess.TimeoutExpired as error:
-        raise BuildError(f"git does not answer in {folder}", "Try `git status` there.") from error
 
 
-def _changes(repository: Path, ignored: tuple[str, ...] = ()) -> str | None:
-    """The hash of everything that differs from HEAD, not counting submodules; None where nothing does."""
-    diff = _git_bytes(
-        repository,
-        *(
-            "diff",
-            "HEAD",
-            "--binary",
-            "--no-color",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--ignore-submodules=all",
-        ),
-    )
-    listed = _git(repository, "ls-files", "--others", "--exclude-standard", "-z")
-    untracked = [name for name in sorted(listed.split("\0")) if name and name not in ignored]
-    if not diff and not untracked:
-        return None
-    digest = hashlib.sha256(diff)
-    for name in untracked:
-        path = repository / name
-        content = sha256_of_file(path) if path.is_file() and not path.is_symlink() else "not a file"
-        digest.update(f"\0{name}\0{content}".encode())
-    return digest.hexdigest()
+def checkout_problems(checkout: Path) -> Iterator[BuildError]:
+    """What about the checkout would stop a build."""
+    state = checkout_state(checkout)
+    for name in ("CMakeLists.txt", "version.txt"):
+        if not (checkout / name).is_file():
+            yield BuildError(
+                f"{checkout} is not an ExecuTorch checkout: it has no {name}",
+                "Name the top folder of a clone of ExecuTorch.",
+            )
+            return
+    if checkout.resolve().name != "executorch":
+        yield BuildError(
+            f"The checkout's folder is named {checkout.resolve().name!r}",
+            "Its CMake project accepts only the name `executorch`: rename the folder.",
+        )
+    git = f"git -C {shlex.quote(str(checkout))}"
+    if state.missing_submodules:
+        yield BuildError(
+            f"Submodules of {checkout} are missing: {', '.join(state.missing_submodules)}",
+            f"Run: {git} submodule update --init --recursive",
+        )
+    installed = installed_sdk().version
+    if _release(state.version) < _release(installed):
+        yield BuildError(
+            f"The checkout is ExecuTorch {state.version}; models are exported with {installed}, which an "
+            "older runtime may not load",
+            f"Run: {git} checkout v{installed}; then update its submodules.",
+        )
 
 
-def _submodules(checkout: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    present, missing = {}, []
-    for line in _git(checkout, "submodule", "status", "--recursive").splitlines():
-        match = re.fullmatch(r"([ +U-])([0-9a-f]+) (.+?)(?: \(.*\))?", line)
-        if match is None:
-            continue
-        mark, commit, path = match.groups()
-        if mark == "-":
-            if path in NEEDED_SUBMODULES:
-                missing.append(path)
-            continue
-        changes = _changes(checkout / path)
-        present[path] = f"{commit}+{changes[:16]}" if changes else commit
-    return dict(sorted(present.items())), tuple(missing)
-
-
-def _kleidiai(checkout: Path) -> str | None:
-    recipe = checkout / XNNPACK / "cmake" / "DownloadKleidiAI.cmake"
-    if not recipe.is_file():
-        return None
-    text = recipe.read_text(encoding="utf-8", errors="replace")
-    found = [match[1] for match in re.finditer(r"^\s*(?:URL|URL_HASH|GIT_TAG)\s+(\S+)", text, re.MULTILINE)]
-    return " ".join(found) or None
+def _release(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]

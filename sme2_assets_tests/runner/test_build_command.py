@@ -38,7 +38,7 @@ def test_it_is_the_runner_that_a_measurement_would_use(data: Path, runner_binary
 
 
 @pytest.mark.parametrize(
-    "words", [("--trace",), ("--dry-run",), ("--ndk", "ndk"), ("--checkout", "executorch")]
+    "words", [("--trace",), ("--dry-run",), ("--ndk", "ndk"), ("--source", "executorch")]
 )
 def test_options_that_do_not_go_together_are_refused(data: Path, words: tuple[str, ...]):
     done = build(data, *words)

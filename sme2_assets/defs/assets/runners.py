@@ -10,8 +10,7 @@ from sme2_assets.defs.partitions import pair_per_run, run_partitions, sessions_i
 from sme2_assets.defs.resources import Lab
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.runner.bundle import runner_for
-from sme2_assets.runner.source_build import build_source_runner, remember
-from sme2_assets.runner.source_request import SourceRequest
+from sme2_assets.runner.source_build import SourceRequest, build_source_runner, remember
 from sme2_assets.targets import Target, TargetKey
 
 

@@ -14,7 +14,7 @@ from sme2_assets.evidence.manifest import Manifest
 from sme2_assets.heartbeat import heartbeat
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
-from sme2_assets.runner.source_build import source_pair
+from sme2_assets.runner.pairs import source_pair
 from sme2_assets.targets import Target, TargetKey
 from sme2_assets.warehouse import checks
 from sme2_assets.warehouse.read import runs_of_session
@@ -32,7 +32,7 @@ def session_inputs(
     model = current_export(lab, variant, log)
     if kind == "source":
         pair = source_pair(lab.store, target.platform)
-        return model, {sme2: pair.of(sme2) for sme2 in states}
+        return model, {sme2: pair[sme2] for sme2 in states}
     keys = [TargetKey(target.platform, sme2) for sme2 in states]
     return model, dict.fromkeys(states, current_runner(lab, keys, target, log))
 
