@@ -1,6 +1,6 @@
 """How the warehouse grows: one more session is published, and questions are asked, after ever more runs.
 
-    python -m benchmarks.growth_bench [--runs 100 1000] [--writers 8]
+    python -m benchmarks.growth_bench [--runs 100 1000] [--writers 4]
 
 Runs have 57 operators and 10,080 rows of `timeline` each, so 10,000 of them are 100 million rows, which takes
 half an hour. Then several processes write and publish sessions at once, as when devices are measured side by
@@ -61,7 +61,6 @@ def best_of(work: Callable[[], T], repeat: int = REPEAT) -> tuple[float, T]:
 
 
 def ask(warehouse: Warehouse, sql: str, parameters: list[object] | None = None) -> pd.DataFrame:
-    """Past the answers that `Warehouse.query` remembers."""
     with warehouse.connect() as connection:
         return connection.execute(sql, parameters or []).df()
 
@@ -237,7 +236,7 @@ def main() -> None:
         description="Publishing and asking after ever more runs, with SQLite and CSV files beside it.",
     )
     parser.add_argument("--runs", type=int, nargs="+", default=[100, 1000], help="runs that are there")
-    parser.add_argument("--writers", type=int, default=8, help="processes that write at once")
+    parser.add_argument("--writers", type=int, default=4, help="processes that write at once")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for table in growth_tables(arguments.runs, arguments.writers, Path(folder)):

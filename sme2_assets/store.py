@@ -229,6 +229,12 @@ def new_directories(finals: Sequence[Path]) -> Iterator[list[Path]]:
                     if not final.is_dir():
                         raise
         fsync(parent)
+    except BaseException:
+        if not all(final.is_dir() for final in finals):
+            for staging, final in zip(stagings, finals, strict=True):
+                if final.is_dir() and not staging.exists():
+                    final.rename(staging)
+        raise
     finally:
         for staging in stagings:
             shutil.rmtree(staging, ignore_errors=True)

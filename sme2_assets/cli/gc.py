@@ -75,8 +75,8 @@ def gc(
     and exported models that are not current, and Dagster's records of runs except the last of every
     partition. Evidence is removed only with `--kind runs`, which keeps the newest session of every series and
     what is in no table yet, or with `--run`; the tables are then rebuilt from what is left, and the exit code
-    is 1 if a folder of that cannot be read. If that does not reach its end, the next --yes finishes it.
-    Nothing is removed during a measurement.
+    is 1 if a folder of that cannot be read. If that does not reach its end, `sme2 warehouse rebuild` finishes
+    it. Nothing is removed during a measurement.
     """
     from sme2_assets.launch import open_instance
     from sme2_assets.warehouse.retention import Wanted, collect
@@ -91,8 +91,6 @@ def gc(
     wanted = Wanted(run_ids, kinds, days * 86400, keep_bytes)
     with progress_log() if yes else nullcontext(tell) as log:
         found = collect(store, partial(open_instance, store), wanted, log, tell, go=yes)
-    if found.unfinished and not yes:
-        tell("An earlier removal of evidence did not reach its end: `sme2 gc --yes` finishes it.", "yellow")
     total = sum(item.size_bytes for item in found.items)
     if as_json:
         facts = (

@@ -34,9 +34,9 @@ def rebuild(store: Store, as_json: bool) -> None:
     """Rebuild every table from all run folders.
 
     Needed after an update that changes what rows say, for instance the category of an operator; `sme2 doctor`
-    tells you. An interrupted rebuild continues where it stopped; until it is done, the old tables stay. A
-    folder that cannot be read is named and left out, and the exit code is 1. Runs whose folders are gone are
-    named and dropped.
+    tells you. Until it is done, the old tables stay; one that was interrupted starts again. A folder that
+    cannot be read is named and left out, and the exit code is 1. Runs whose folders are gone are named and
+    dropped.
     """
     from sme2_assets.warehouse.rebuild import rebuild as rebuilt
 

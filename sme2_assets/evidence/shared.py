@@ -38,7 +38,7 @@ from sme2_assets.evidence.folder import (
     run_folders,
 )
 from sme2_assets.evidence.foreign import FOREIGN_FILE
-from sme2_assets.evidence.regular import content_of, files_in, opened, opened_anywhere
+from sme2_assets.evidence.regular import content_of, files_in, opened
 from sme2_assets.evidence.sequence import count_from
 from sme2_assets.store import (
     Store,
@@ -63,10 +63,6 @@ _DAMAGED = "Restore the object from a copy, or measure again."
 # In the store, and noted here: tells it from another one that is later at the same address.
 _STORE_ID = "store_id"
 _ENTRY = re.compile(r"(\d{10})\.json")
-# Entries whose numbers differ in the last three digits only are listed by one request.
-_LISTED_AT_ONCE = 1000
-# If more of the last entries are gone, what was noted about the end of the log is about something else.
-_LOST_AT_MOST = 100
 _LARGEST_OBJECT_BYTES = 16 << 20
 
 
@@ -144,58 +140,15 @@ class SharedStore:
         An entry that was lost is not the end: its number is not given away, because machines that have read
         that far would never see the new entry.
         """
-        last = self._believed()
-        while True:
-            block = (last + 1) // _LISTED_AT_ONCE
-            # The next block too, as all that is left of this one may be lost.
-            found = max([*self._listed(block), *self._listed(block + 1)], default=0)
-            if found <= last:
-                break
-            last = found
+        last = max([*self._numbers(), self._known()])
         write_text_atomically(self.here / "end", str(last))
         return last + 1
 
-    def _believed(self) -> int:
-        """The last entry that was seen from here; 0 if it is gone, and so are those before it.
-
-        Then it was none of the log, but something that somebody put there and removed again.
-        """
-        known = self._known()
-        if known <= _LOST_AT_MOST or self.fs.exists(self._name(known)):
-            return known
-        near = range(known - _LOST_AT_MOST, known)
-        blocks = {near.start // _LISTED_AT_ONCE, known // _LISTED_AT_ONCE}
-        return known if any(number in near for block in blocks for number in self._listed(block)) else 0
-
-    def _listed(self, block: int) -> list[int]:
-        """The numbers of the entries of a block, in order.
-
-        Not every kind of store can list a block alone. What else such a one has must not count there either,
-        or an object with a large number, from whomever, would make the log end in different places.
-        """
-        return [number for number in self._numbers(f"{block:07d}") if number // _LISTED_AT_ONCE == block]
-
-    def _numbers(self, prefix: str = "") -> list[int]:
-        names = self.fs.find(f"{self.root}/sessions", prefix=prefix)
-        matches = ((name, _ENTRY.fullmatch(name.rpartition("/")[2])) for name in names)
-        numbers = ((name, int(match[1])) for name, match in matches if match)
-        return sorted(number for name, number in numbers if name == self._name(number))
-
-    def _pieces(self, spans: Iterable[range]) -> Iterator[range]:
-        """The entries with these numbers, one by one, and each gap between them as one piece.
-
-        A gap costs as little as its listing: a request for each number would take for ever.
-        """
-        for span in filter(None, spans):
-            free = span.start
-            for block in range(span.start // _LISTED_AT_ONCE, (span.stop - 1) // _LISTED_AT_ONCE + 1):
-                for number in (number for number in self._listed(block) if number in span):
-                    if free < number:
-                        yield range(free, number)
-                    yield range(number, number + 1)
-                    free = number + 1
-            if free < span.stop:
-                yield range(free, span.stop)
+    def _numbers(self) -> list[int]:
+        """The numbers of the entries that are there, in order."""
+        names = self.fs.find(f"{self.root}/sessions")
+        matches = (_ENTRY.fullmatch(name.rpartition("/")[2]) for name in names)
+        return sorted(int(match[1]) for match in matches if match)
 
     def _name(self, number: int) -> str:
         return f"{self.root}/sessions/{number:010d}.json"
@@ -204,30 +157,22 @@ class SharedStore:
         try:
             raw = self.read(self._name(number))
         except FileNotFoundError:
-            raise _lost(
-                f"{self._name(number)} is missing: nobody can find the session that it named."
+            raise EvidenceError(
+                f"{self._name(number)} is missing: nobody can find the session that it named.",
+                "Restore the object from a copy; or remove shared/ from the data folder of the machine that "
+                "measured the session, and run `sme2 warehouse sync` there: it gives all its sessions again.",
             ) from None
         return SharedSession.parse(raw, self._name(number))
-
-    def _entry_of(self, piece: range) -> SharedSession:
-        if len(piece) == 1:
-            return self._entry(piece.start)
-        last = self._name(piece.stop - 1).rpartition("/")[2]
-        raise _lost(
-            f"{self._name(piece.start)} to {last}, which are {len(piece):,} entries, are missing: nobody can "
-            "find the sessions that they named."
-        )
 
     def _sequence_before(self, number: int) -> int:
         if number <= 1:
             return 0
         with contextlib.suppress(EvidenceError):
             return self._entry(number - 1).sequence
-        for block in range((number - 1) // _LISTED_AT_ONCE, -1, -1):
-            for earlier in reversed(self._listed(block)):
-                if 0 < earlier < number:
-                    with contextlib.suppress(EvidenceError):
-                        return self._entry(earlier).sequence
+        for earlier in reversed(self._numbers()):
+            if earlier < number:
+                with contextlib.suppress(EvidenceError):
+                    return self._entry(earlier).sequence
         return 0
 
     def _append(self, number: int, sequence: int, runs: Mapping[str, SharedRun]) -> int:
@@ -298,27 +243,19 @@ class SharedStore:
 
     # What this data folder knows
 
-    def _state(self) -> tuple[int, list[range]]:
+    def _state(self) -> tuple[int, list[int]]:
         """How far the log was read, and the entries before that which are to be tried again.
 
         A note that cannot be read counts as absent: the log is read again, and nothing is taken twice.
         """
         try:
             state = json.loads((self.here / "state.json").read_text())
-            # Earlier releases listed the numbers.
-            pairs = [(each, each + 1) if isinstance(each, int) else each for each in state["again"]]
-            return int(state["position"]), [range(max(1, start), stop) for start, stop in pairs]
+            return int(state["position"]), [int(number) for number in state["again"]]
         except (FileNotFoundError, ValueError, LookupError, TypeError):
             return 0, []
 
-    def _note_state(self, position: int, again: Iterable[range]) -> None:
-        joined: list[list[int]] = []
-        for piece in again:
-            if joined and joined[-1][1] == piece.start:
-                joined[-1][1] = piece.stop
-            else:
-                joined.append([piece.start, piece.stop])
-        state = {"position": position, "again": joined}
+    def _note_state(self, position: int, again: Iterable[int]) -> None:
+        state = {"position": position, "again": list(again)}
         write_text_atomically(self.here / "state.json", json.dumps(state))
 
     def _known(self) -> int:
@@ -444,16 +381,12 @@ class SharedStore:
             self._recognise()
             position, again_before = self._state()
             end = self._end()
-            if position >= end:
-                # It was read up to something that was no entry: what came since may have smaller numbers.
-                position, again_before = 0, []
             # The last one too: if it was lost, somebody who had never seen it may have reused its number.
             new = range(max(position, 1), end)
-            before = [range(each.start, min(each.stop, new.start)) for each in again_before]
-            again: list[range] = []
-            for piece in self._pieces([*before, new]):
+            again: list[int] = []
+            for number in (*(number for number in again_before if number < new.start), *new):
                 try:
-                    entry = self._entry_of(piece)
+                    entry = self._entry(number)
                     if not all(self._has_noted(_HANDED_ON, run_id) for run_id in entry.runs):
                         # Noted first, or it would be mistaken for a run measured here.
                         self._note(_THERE, entry.runs)
@@ -462,11 +395,11 @@ class SharedStore:
                         done.folders.append(folder)
                         self._note(_HANDED_ON, entry.runs)
                 except Sme2Error as error:
-                    done.refused[self._name(piece.start)] = error
-                    again.append(piece)
+                    done.refused[self._name(number)] = error
+                    again.append(number)
                 # Until all of those from before were tried again, the last note about them holds.
-                if piece.start in new:
-                    self._note_state(piece.stop - 1, again)
+                if number in new:
+                    self._note_state(number, again)
         return done
 
     def _fetched(self, entry: SharedSession, runs: Path, log: Log) -> Path:
@@ -510,27 +443,17 @@ class SharedStore:
         with tempfile.TemporaryDirectory() as temporary:
             packed = Path(temporary) / "run"
             try:
-                self._require_file(run.archive)
                 self.fs.get_file(f"{self.root}/{run.archive}", str(packed))
+                sha256 = sha256_of_file(packed)
             except FileNotFoundError:
                 raise EvidenceError(f"{run.archive} is missing from the shared store.", _DAMAGED) from None
-            if sha256_of_file(packed) != run.sha256:
+            except (IsADirectoryError, PermissionError) as error:
+                raise EvidenceError(
+                    f"{run.archive!r} in the shared store cannot be read: {error}.", "Check who owns it."
+                ) from error
+            if sha256 != run.sha256:
                 raise EvidenceError(f"{run.archive} in the shared store is not what was put there.", _DAMAGED)
             yield packed
-
-    def _require_file(self, name: str) -> None:
-        """In a folder, anybody may have put a pipe there, which blocks, or a link to what never ends."""
-        if not self.is_folder:
-            return
-        try:
-            with opened_anywhere(Path(self.root, name), _DAMAGED):
-                pass
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError) as error:
-            raise EvidenceError(
-                f"{name!r} in the shared store cannot be read: {error}.", "Check who owns it."
-            ) from error
 
     def damage(self, log: Log) -> Iterator[EvidenceError]:
         """What is wrong with the entries of the log, and with the runs that they name: all are read."""
@@ -542,10 +465,10 @@ class SharedStore:
                 )
                 return
             end = self._end()
-            for piece in self._pieces([range(1, end)]):
-                log(f"shared session {piece.stop - 1} of {end - 1}")
+            for number in range(1, end):
+                log(f"shared session {number} of {end - 1}")
                 try:
-                    entry = self._entry_of(piece)
+                    entry = self._entry(number)
                 except EvidenceError as error:
                     yield error
                     continue
@@ -555,14 +478,6 @@ class SharedStore:
                             pass
                     except EvidenceError as error:
                         yield error
-            numbers = self._numbers()
-            # Others may have added entries meanwhile.
-            end = self._end()
-            for number in (number for number in numbers if not 0 < number < end):
-                yield EvidenceError(
-                    f"{self._name(number)} does not follow the entries of the log: nobody reads it.",
-                    "Find out who put it there, and remove it.",
-                )
 
     def count_on(self, runs: Path) -> None:
         """Makes the next session here newer than all in the store."""
@@ -573,14 +488,6 @@ class SharedStore:
         self.here.mkdir(parents=True, exist_ok=True)
         with FileLock(self.here / f"{what}.lock"):
             yield
-
-
-def _lost(what: str) -> EvidenceError:
-    return EvidenceError(
-        what,
-        "Restore the object from a copy; or remove shared/ from the data folder of the machine that measured "
-        "the session, and run `sme2 warehouse sync` there: it gives all its sessions again.",
-    )
 
 
 def _pack(folder: Path, packed: Path) -> None:

@@ -7,19 +7,17 @@ list that was changed or replaced is recognised. The name of a file is used once
 A file has the rows of one run, or a part of them if they are many, or those of a group of older runs that
 were merged (merge.py).
 
-Whoever adds files shares a lock from the first file to the commit. A rebuild has it alone while it replaces
-the tables: no file is placed in the old ones whose commit would be in the new ones.
+A rebuild places its files beside those that are there, and begins a new list with a commit of all of them:
+what comes before that commit counts no more.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -32,13 +30,13 @@ from sme2_assets.store import sha256_of_file, sha256_of_text, write_text_atomica
 from sme2_assets.warehouse.schema import RUN_ID
 
 COMMITS = "commits"
-# Next to the tables: the old ones while they are being replaced.
-REPLACED = "tables.replaced"
 # In paths: the group whose rows a file has.
 GROUP = "merged"
 # Marks the commits that say which runs are in which group, so that the others need not be read for it.
 _OF_GROUPS = ".groups.json"
-_NAME = re.compile(rf"\d{{8}}-[0-9a-f]{{16}}(\.json|{re.escape(_OF_GROUPS)})")
+# Marks the commit that begins the list; it may have groups, too.
+_FIRST = ".first.json"
+_NAME = re.compile(r"\d{8}-[0-9a-f]{16}(\.groups|\.first)?\.json")
 
 
 # The runs of each group.
@@ -105,48 +103,6 @@ class Commit:
         return {*self.runs}.difference(*self.groups.values())
 
 
-@contextmanager
-def using(tables: Path) -> Iterator[None]:
-    """Nobody replaces the tables during the block. Any number of processes are in one at once."""
-    with _locked(tables) as handle:
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        yield
-
-
-@contextmanager
-def replacing(tables: Path, log: Callable[[str], None]) -> Iterator[None]:
-    """Nobody uses the tables during the block. It must wait for nothing that those who use them have."""
-    with _locked(tables) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log("waiting until what is being stored is complete")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _locked(tables: Path) -> Iterator[int]:
-    """The file to lock; the system frees a dead process's lock. Not a FileLock, which cannot be shared."""
-    tables.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(tables.parent / "tables.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def put_back(tables: Path) -> None:
-    """Recovers from a rebuild that was killed between moving the old tables away and moving new ones in."""
-    replaced = tables.with_name(REPLACED)
-    if tables.is_dir() or not replaced.is_dir():
-        return
-    # The rebuild may be alive and finish first, and another process may do this at the same time.
-    with using(tables), suppress(FileNotFoundError):
-        if not tables.is_dir():
-            replaced.rename(tables)
-
-
 # Gets the runs that are left in groups; returns the files of those groups, and the runs in them.
 Rewrite = Callable[[Groups], tuple[Sequence[TableFile], Groups]]
 
@@ -162,46 +118,17 @@ def add_commit(
     `rewrite` gets the runs that are left in groups that lose some by this; it returns the files of those
     groups, and the runs in them. A group without runs no longer exists.
     """
-    # Reading the groups of a long history and writing some of them again takes long. So that others need not
-    # wait, it is done before, and under the lock only if that did not go well or groups have changed since.
-    before = _names(tables)
-    known = _groups_of(tables, before)
-    hit, again = _losing(known, runs), None
-    with suppress(WarehouseError):
-        again = _Again.of(hit, runs, rewrite)
     with FileLock(tables.parent / "commit.lock"):
         names = _names(tables)
-        if names[: len(before)] == before:
-            groups = known | _groups_of(tables, names[len(before) :])
-        else:
-            groups = _groups_of(tables, names)
-        if again is None or again.lost or _losing(groups, runs) != hit:
-            for file in again.files if again is not None else ():
-                (tables / file.path).unlink(missing_ok=True)
-            again = _Again.of(_losing(groups, runs), runs, rewrite)
-        _append(tables, (names or [""])[-1], [*files, *again.files], [*runs, *again.lost], again.groups)
-
-
-def _losing(groups: Groups, runs: Sequence[str]) -> Groups:
-    """The groups that have some of these runs."""
-    return {group: members for group, members in groups.items() if not {*members}.isdisjoint(runs)}
-
-
-@dataclass(frozen=True)
-class _Again:
-    """Groups that were written again, without some runs."""
-
-    files: Sequence[TableFile]
-    groups: Groups
-    # Others that went with them: their group was damaged.
-    lost: list[str]
-
-    @classmethod
-    def of(cls, hit: Groups, runs: Sequence[str], rewrite: Rewrite | None) -> _Again:
-        left = {group: tuple(run for run in members if run not in runs) for group, members in hit.items()}
-        files, kept = rewrite(left) if rewrite and left else ((), left)
-        lost = {run for group, members in left.items() for run in members if run not in kept[group]}
-        return cls(files, kept, sorted(lost))
+        left = {
+            group: tuple(run for run in members if run not in runs)
+            for group, members in _groups_of(tables, names).items()
+            if not {*members}.isdisjoint(runs)
+        }
+        again, kept = rewrite(left) if rewrite and left else ((), left)
+        # Others went with them: their group was damaged.
+        lost = sorted({run for group, members in left.items() for run in members if run not in kept[group]})
+        _append(tables, (names or [""])[-1], [*files, *again], [*runs, *lost], kept)
 
 
 def add_group(
@@ -223,23 +150,39 @@ def add_group(
         return True
 
 
+def begin_anew(tables: Path, files: Sequence[TableFile], groups: Groups) -> list[Commit]:
+    """Begins a new list with these files; returns the commits of the one before, which count no more."""
+    with FileLock(tables.parent / "commit.lock"):
+        replaced = commits_after(tables, None) or []
+        _append(tables, (_all_names(tables) or [""])[-1], files, [], groups, is_first=True)
+        return replaced
+
+
+def forget_before(tables: Path) -> None:
+    """Removes the commits of lists that were replaced, once nobody reads them."""
+    for name in {*_all_names(tables)}.difference(_names(tables)):
+        (tables / COMMITS / name).unlink(missing_ok=True)
+
+
 def _append(
     tables: Path,
     last: str,
     files: Sequence[TableFile],
     runs: Sequence[str],
     groups: Mapping[str, Sequence[str]],
+    is_first: bool = False,
 ) -> None:
     number = int(last.partition("-")[0] or 0) + 1
     content: dict[str, Any] = {
-        "after": last,
+        "after": "" if is_first else last,
         "runs": list(runs),
         "files": [asdict(file) for file in files],
     }
     if groups:
         content["groups"] = {group: list(members) for group, members in groups.items()}
     text = json.dumps(content, indent=1) + "\n"
-    name = f"{number:08d}-{sha256_of_text(text)[:16]}{_OF_GROUPS if groups else '.json'}"
+    kind = _FIRST if is_first else _OF_GROUPS if groups else ".json"
+    name = f"{number:08d}-{sha256_of_text(text)[:16]}{kind}"
     write_text_atomically(tables / COMMITS / name, text)
 
 
@@ -284,14 +227,13 @@ def groups_now(tables: Path) -> dict[str, tuple[str, ...]]:
 def _groups_of(tables: Path, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     groups: dict[str, tuple[str, ...]] = {}
     for name in names:
-        if name.endswith(_OF_GROUPS):
+        if name.endswith((_OF_GROUPS, _FIRST)):
             groups |= (_read(tables, name) or Commit(name, (), ())).groups
     return groups
 
 
 def require_commits(tables: Path) -> None:
     """Refuses tables that an earlier release wrote: their files are listed nowhere."""
-    put_back(tables)
     if (tables / COMMITS).is_dir():
         return
     if (tables / "runs").is_dir():
@@ -300,11 +242,18 @@ def require_commits(tables: Path) -> None:
             "Run `sme2 warehouse rebuild`: it makes them again from the run folders.",
         )
     # Made before the first file: files without this folder are those of an earlier release.
-    with using(tables):
-        (tables / COMMITS).mkdir(parents=True, exist_ok=True)
+    (tables / COMMITS).mkdir(parents=True, exist_ok=True)
 
 
 def _names(tables: Path) -> list[str]:
+    """The commits of the list, in order."""
+    names = _all_names(tables)
+    first = next((at for at in reversed(range(len(names))) if names[at].endswith(_FIRST)), 0)
+    return names[first:]
+
+
+def _all_names(tables: Path) -> list[str]:
+    """With those of the lists before."""
     try:
         return sorted(entry.name for entry in os.scandir(tables / COMMITS) if _NAME.fullmatch(entry.name))
     except FileNotFoundError:

@@ -38,8 +38,6 @@ VIEW_FILES = (EVENT_VIEWS_FILE, "views.sql", "insight_views.sql")
 SNAPSHOTS_KEPT = 5
 # How many files are read at a time.
 BATCH = 1000
-# How often a publication looks for commits: others may write faster than it reads.
-MOST_LOOKS = 3
 
 # What the file is made of. A schema of its own keeps it out of SHOW TABLES.
 _RECORD = """
@@ -78,6 +76,8 @@ class Built:
     needless: list[str]
     # Runs with files of their own.
     loose_runs: int
+    # Whether it continues no earlier file.
+    is_anew: bool
 
 
 @contextmanager
@@ -114,28 +114,23 @@ def build(
     `complete` adds what older releases did not write; it is called when everything is made from scratch.
     """
     commits = _continued(path, previous, folder) if previous is not None else None
+    is_anew = commits is None
     if commits is None:
         complete()
         path.write_bytes(_without_rows(_fingerprint()))
+        commits = commits_after(folder, None) or []
     with attached(instance, path) as connection:
-        if commits is None:
-            commits = commits_after(folder, None) or []
+        if is_anew:
             layout = [_fingerprint(), str(folder)]
             connection.execute("INSERT INTO publishing.layout VALUES (?, NULL, ?)", layout)
         connection.begin()
-        changed: set[tuple[str, str]] = set()
-        for _ in range(MOST_LOOKS):
-            change = _change(connection, folder, commits)
-            for table in _tables():
-                if not table.published_as_view:
-                    _copy_rows(connection, table, folder, change)
-            _record(connection, change, publication)
-            changed |= change.kinds_of_files()
-            # Who has committed in the meantime need not wait for the next publication.
-            if not (commits := commits_after(folder, change.last_commit) or []):
-                break
+        change = _change(connection, folder, commits)
+        for table in _tables():
+            if not table.published_as_view:
+                _copy_rows(connection, table, folder, change)
+        _record(connection, change, publication)
         moved = _folder_of(connection) != str(folder)
-        _show_files(connection, folder, None if moved else changed)
+        _show_files(connection, folder, None if moved else change.kinds_of_files())
         connection.execute(
             "UPDATE publishing.layout SET last_commit = ?, folder = ?", [change.last_commit, str(folder)]
         )
@@ -148,7 +143,7 @@ def build(
         ).fetchall()
         connection.commit()
     fsync(path)
-    return Built([name for (name,) in needless], loose)
+    return Built([name for (name,) in needless], loose, is_anew)
 
 
 def _copy_rows(connection: duckdb.DuckDBPyConnection, table: Table, folder: Path, change: _Change) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import duckdb
 
-import sme2_assets
 from sme2_assets.errors import EvidenceError, Sme2Error
 from sme2_assets.evidence.blind import TRIAL_FILE, Trial, revealed, trial_folders, write_trial
 from sme2_assets.evidence.folder import (
@@ -25,24 +24,23 @@ from sme2_assets.evidence.folder import (
     identity_of,
     run_folders,
 )
-from sme2_assets.store import Store, one_at_a_time, write_text_atomically
+from sme2_assets.store import Store, fsync, one_at_a_time
 from sme2_assets.warehouse.advice import write_advice
 from sme2_assets.warehouse.blind import write_blind_trials
 from sme2_assets.warehouse.commits import (
-    REPLACED,
+    Commit,
     TableFile,
-    commits_after,
+    begin_anew,
     files_now,
+    forget_before,
     groups_now,
     last_commit,
-    put_back,
-    replacing,
     require_commits,
 )
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.history import write_regressions
-from sme2_assets.warehouse.ingest import DERIVATION, annotation
-from sme2_assets.warehouse.read import evidence_in_tables, runs_in_tables
+from sme2_assets.warehouse.ingest import DERIVATION
+from sme2_assets.warehouse.read import runs_in_tables
 from sme2_assets.warehouse.schema import ADVICE, REGRESSIONS, TABLES, Table
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets.warehouse.sql import no_rows, stored_rows
@@ -53,8 +51,6 @@ Log = Callable[[str], None]
 
 # Next to the tables: those of a rebuild in progress.
 REBUILD = "rebuild"
-# The version that began a rebuild; another version starts from scratch.
-_BEGUN_BY = "begun_by"
 
 
 @dataclass(frozen=True)
@@ -191,35 +187,19 @@ def merge(store: Store, source: Path, log: Log) -> Derived:
 
 
 def rebuild(store: Store, log: Log) -> Derived:
-    """Makes every table again from all run folders. An interrupted rebuild continues where it stopped, if the
-    evidence is still the same."""
+    """Makes every table again from all run folders. The old ones stay until all of the new ones are there."""
     with one_at_a_time(store.warehouse / "rebuild.lock", "waiting for another rebuild", log):
         return _rebuilt(store, log)
 
 
 def _rebuilt(store: Store, log: Log) -> Derived:
     warehouse = Warehouse(store.warehouse)
-    put_back(warehouse.tables)
-    replaced = warehouse.root / REPLACED
-    shutil.rmtree(replaced, ignore_errors=True)
     began = last_commit(warehouse.tables)
-    made = Warehouse(warehouse.root / REBUILD)
-    begun_by = f"{sme2_assets.__version__} {DERIVATION}\n"
-    if (made.root / _BEGUN_BY).is_file() and not _can_continue(store, made, begun_by):
-        shutil.rmtree(made.root)
-    write_text_atomically(made.root / _BEGUN_BY, begun_by)
-    done = _derived_anew(store, made, log)
-    done.dropped = runs_without_folder(store)
-    with replacing(warehouse.tables, log):
-        since = commits_after(warehouse.tables, began or None) or []
-        if warehouse.tables.is_dir():
-            warehouse.tables.rename(replaced)
-        made.tables.rename(warehouse.tables)
-    log("publishing")
-    warehouse.publish()
-    for leftover in (replaced, made.root, made.link):
-        shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
-    # Runs that were stored during the rebuild are in the tables that it replaced.
+    with _beside(warehouse, REBUILD) as made:
+        done = _derived_anew(store, made, log)
+        done.dropped = runs_without_folder(store)
+        since = _replace(warehouse, made, began, log)
+    # Runs that were stored during the rebuild were in the tables that it replaced.
     stored = {run for commit in since for run in commit.changed_runs if store.run_dir(run).is_dir()}
     refused = {each.what for each in done.refused}
     if stored or any(path.name not in refused for path in runs_in_no_table(store)):
@@ -231,16 +211,37 @@ def _rebuilt(store: Store, log: Log) -> Derived:
     return done
 
 
-def _can_continue(store: Store, made: Warehouse, begun_by: str) -> bool:
-    """Whether an interrupted rebuild was by the same code, and from evidence that is still the same."""
-    if (made.root / _BEGUN_BY).read_text() != begun_by:
-        return False
-    made.publish()
-    return all(
-        # No table says which log was added to a run.
-        identity == identity_of(store.run_dir(run)) and not annotation(store, run).exists()
-        for run, identity in evidence_in_tables(made).items()
-    )
+@contextmanager
+def _beside(warehouse: Warehouse, name: str) -> Iterator[Warehouse]:
+    """An empty warehouse in a folder of another one, for a while. What a killed process left there goes."""
+    folder = warehouse.root / name
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield Warehouse(folder / "warehouse")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(warehouse: Warehouse, made: Warehouse, began: str, log: Log) -> list[Commit]:
+    """Puts the tables that were made in place of all others, at once, and publishes them; returns the commits
+    since `began` that this ended."""
+    files, groups = files_now(made.tables), groups_now(made.tables)
+    folders = {(warehouse.tables / file.path).parent for file in files}
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        (made.tables / file.path).rename(warehouse.tables / file.path)
+    for folder in folders:
+        fsync(folder)
+    replaced = begin_anew(warehouse.tables, files, groups)
+    log("publishing")
+    warehouse.publish()
+    # Whoever has begun to publish the earlier ones has ended.
+    forget_before(warehouse.tables)
+    for file in (file for commit in replaced for file in commit.files):
+        (warehouse.tables / file.path).unlink(missing_ok=True)
+    names = [commit.name for commit in replaced]
+    return replaced[names.index(began) + 1 if began in names else 0 :]
 
 
 def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
@@ -251,9 +252,7 @@ def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
         # Two at once would remove each other's tables.
         lock, waiting = warehouse.root / "check.lock", "waiting for another check of the rows"
         cleaned_up.enter_context(one_at_a_time(lock, waiting, log))
-        made = Warehouse(warehouse.root / "check" / "warehouse")
-        cleaned_up.callback(shutil.rmtree, made.root.parent, ignore_errors=True)
-        shutil.rmtree(made.root.parent, ignore_errors=True)
+        made = cleaned_up.enter_context(_beside(warehouse, "check"))
         done = _derived_anew(store, made, log)
         found = [_difference(table, warehouse, made) for table in (*TABLES, *summary_tables())]
     return [each for each in found if each.only_stored or each.only_derived], done
@@ -262,14 +261,10 @@ def differences(store: Store, log: Log) -> tuple[list[Difference], Derived]:
 def _derived_anew(store: Store, made: Warehouse, log: Log) -> Derived:
     done = Derived()
     _finish(store, done)
-    # What an interrupted rebuild had already made.
-    made.publish()
-    known = runs_in_tables(made)
-    folders = [path for path in run_folders(store.runs) if path.name not in known and not _is_slowed(path)]
+    folders = [path for path in run_folders(store.runs) if not _is_slowed(path)]
     _derive_all(store, made, folders, done, log)
     # Some may have been removed since, which is no fault of theirs.
     done.refused = [each for each in done.refused if (store.runs / each.what).is_dir()]
-    done.taken = sorted({*known, *done.taken})
     made.publish()
     _compare_all(made, done, log)
     made.publish()

@@ -1,29 +1,27 @@
 """What may be removed from the data folder, and how it is removed everywhere at once.
 
 Belongs here: which things of each kind are old and no longer needed, and their removal. Evidence (`runs`) is
-removed only when asked for by name; the tables are then made again from what is left, as in any rebuild. What
-goes with it is written down first, so that a removal that does not reach its end can be finished.
+removed only when asked for by name; the tables are then made again from what is left, as in any rebuild.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar
 
 import dagster as dg
 
 from sme2_assets.errors import EvidenceError, Sme2Error, told
-from sme2_assets.evidence.documents import Document, Part, PathInside, Text
 from sme2_assets.evidence.folder import RunFolder, run_folders
 from sme2_assets.evidence.leftovers import leftovers
-from sme2_assets.store import Store, fsync, one_at_a_time, write_text_atomically
+from sme2_assets.store import Store, one_at_a_time
 from sme2_assets.targets.lease import lease
 from sme2_assets.warehouse.commits import files_now
 from sme2_assets.warehouse.read import latest_comparisons, latest_sessions
@@ -37,7 +35,6 @@ OpenDagster = Callable[[], AbstractContextManager[dg.DagsterInstance]]
 KINDS = ("leftovers", "exports", "reports", "snapshots", "runners", "models", "dagster", "runs")
 _ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 _BATCH = 500
-_JOURNAL = "unfinished_removal.json"
 _MOST_NAMES = 5
 
 
@@ -68,30 +65,12 @@ class Collected:
     items: list[Item]
     # What of the evidence that is left gave no rows, and why Dagster's records are still there.
     refused: list[Refused]
-    # Whether an earlier removal of evidence did not reach its end.
-    unfinished: bool
-
-
-class _JournalItem(Part):
-    kind: Text
-    name: Text
-    # Below the data folder, which may be moved.
-    paths: list[PathInside]
-
-
-class _Journal(Document):
-    """What a removal of evidence removes. It is there until the tables are made again."""
-
-    VERSION: ClassVar[int] = 1
-    REMEDY: ClassVar[str] = "Delete it, and make the tables again with `sme2 warehouse rebuild`."
-
-    items: list[_JournalItem]
 
 
 def collect(
     store: Store, open_dagster: OpenDagster, wanted: Wanted, log: Log, note: Log, *, go: bool
 ) -> Collected:
-    """Lists what is wanted and what an earlier removal left; removes it if it is to go.
+    """Lists what is wanted; removes it if it is to go.
 
     What is said to `log` passes with the work, what is said to `note` stays.
     """
@@ -100,42 +79,34 @@ def collect(
             # What another process is removing must not be listed.
             waiting_for = "waiting for another `sme2 gc`"
             held.enter_context(one_at_a_time(store.root / "gc.lock", waiting_for, log))
-        waiting = unfinished(store)
-        known = {(item.kind, item.name) for item in waiting}
-        taken = {path for item in waiting for path in item.paths}
-
-        def new(found: Iterable[Item]) -> Iterator[Item]:
-            for item in found:
-                if (item.kind, item.name) not in known and taken.isdisjoint(item.paths):
-                    known.add((item.kind, item.name))
-                    taken.update(item.paths)
-                    yield item
-
-        def old(kinds: Sequence[str]) -> Iterator[Item]:
-            found = _candidates(store, open_dagster, kinds, note)
-            return new(chosen(found, wanted.older_than_s, wanted.keep_bytes))
-
-        def sessions() -> Iterator[Item]:
-            for run_id in wanted.run_ids:
-                if store.run_dir(run_id) not in taken:
-                    yield from new(_session(store, open_dagster, run_id, note))
-
         items: list[Item] = []
         refused: list[Refused] = []
         for listed in (
             # What can be made again goes first: on a full disk it makes room for the rest.
-            lambda: old([kind for kind in wanted.kinds if kind != "runs"]),
-            # Before evidence is chosen: the tables still have rows of what was removed.
-            lambda: iter(waiting),
-            sessions,
-            lambda: old([kind for kind in wanted.kinds if kind == "runs"]),
+            lambda: _old(store, open_dagster, wanted, {*wanted.kinds} - {"runs"}, note),
+            lambda: [
+                *_sessions(store, open_dagster, wanted.run_ids, note),
+                *_old(store, open_dagster, wanted, {*wanted.kinds} & {"runs"}, note),
+            ],
         ):
-            found = list(listed())
+            found = listed()
             items += found
             if go and found:
                 refused += remove(store, open_dagster, found, log)
-    # A second rebuild says again what the first one said.
-    return Collected(items, list({each.what: each for each in refused}.values()), bool(waiting))
+    return Collected(items, refused)
+
+
+def _old(
+    store: Store, open_dagster: OpenDagster, wanted: Wanted, kinds: Collection[str], log: Log
+) -> list[Item]:
+    found = _candidates(store, open_dagster, [kind for kind in KINDS if kind in kinds], log)
+    return chosen(found, wanted.older_than_s, wanted.keep_bytes)
+
+
+def _sessions(store: Store, open_dagster: OpenDagster, run_ids: Sequence[str], log: Log) -> list[Item]:
+    found = (item for run_id in run_ids for item in _session(store, open_dagster, run_id, log))
+    # Two runs may be of one session.
+    return list({(item.kind, item.name): item for item in found}.values())
 
 
 def _candidates(store: Store, open_dagster: OpenDagster, kinds: Sequence[str], log: Log) -> list[Item]:
@@ -180,17 +151,6 @@ def _session(store: Store, open_dagster: OpenDagster, run_id: str, log: Log) -> 
     return [runs, *said, *known]
 
 
-def unfinished(store: Store) -> list[Item]:
-    """What an earlier removal of evidence was to remove, if it did not reach its end."""
-    journal = store.root / _JOURNAL
-    if not journal.is_file():
-        return []
-    return [
-        _item(item.kind, item.name, [store.root / path for path in item.paths])
-        for item in _Journal.read(journal).items
-    ]
-
-
 def remove(store: Store, open_dagster: OpenDagster, items: Sequence[Item], log: Log) -> list[Refused]:
     """Removes items while nothing is being measured, and makes the tables again if evidence is removed.
 
@@ -204,7 +164,6 @@ def remove(store: Store, open_dagster: OpenDagster, items: Sequence[Item], log: 
                 _delete(store, item, log)
             return _removed_from_dagster(open_dagster, items)
         removed: list[str] = []
-        _write_journal(store, items)
         try:
             for item in items:
                 _delete(store, item, log)
@@ -216,39 +175,19 @@ def remove(store: Store, open_dagster: OpenDagster, items: Sequence[Item], log: 
                 raise
             raise _stopped(why, removed) from error
         # Last, because Dagster needs room on the disk to remove anything.
-        refused += _removed_from_dagster(open_dagster, items)
-        (store.root / _JOURNAL).unlink()
-        return refused
-
-
-def _write_journal(store: Store, items: Sequence[Item]) -> None:
-    listed = [
-        _JournalItem(
-            kind=item.kind,
-            name=item.name,
-            # Others, such as leftovers in the system's temporary folder, are found again by themselves.
-            paths=[
-                str(path.relative_to(store.root)) for path in item.paths if path.is_relative_to(store.root)
-            ],
-        )
-        for item in items
-    ]
-    try:
-        write_text_atomically(store.root / _JOURNAL, _Journal(items=listed).to_json())
-        fsync(store.root)
-    except OSError as error:
-        raise Sme2Error(
-            f"The list of what is to be removed cannot be written: {error.strerror}. Nothing was removed.",
-            "On a full disk, make a little room first: `sme2 gc --older-than 0 --yes` removes what can be "
-            "made again.",
-        ) from error
+        return refused + _removed_from_dagster(open_dagster, items)
 
 
 def _delete(store: Store, item: Item, log: Log) -> None:
     log(f"{item.kind}: {item.name}")
     if item.kind == "dagster":
         return
-    for path in (*item.paths, *_beside(store, item)):
+    if item.kind == "runs":
+        # First all arms are out of sight, so that a process that is killed leaves no half session.
+        with tempfile.TemporaryDirectory(prefix=".removed.", dir=store.runs) as folder:
+            for path in item.paths:
+                path.rename(Path(folder, path.name))
+    for path in _beside(store, item) if item.kind == "runs" else item.paths:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
@@ -258,7 +197,7 @@ def _stopped(why: Sme2Error, removed: Sequence[str]) -> Sme2Error:
     gone = f"The evidence of {shown}{more} is already removed" if removed else "Some evidence may be removed"
     return Sme2Error(
         f"{why.what}\n{gone}, and the tables still have rows of it.",
-        f"{why.remedy or ''} Then run `sme2 gc --yes` again: it finishes the removal.".strip(),
+        f"{why.remedy or ''} Then run `sme2 warehouse rebuild`: it drops those rows.".strip(),
     )
 
 
@@ -280,6 +219,12 @@ def _runs(store: Store, keep_newest: bool = True) -> Iterator[Item]:
         sessions.setdefault(in_tables.get(path.name) or _session_of(path), []).append(path)
     needed: set[str] = set()
     if keep_newest:
+        if gone := runs_without_folder(store):
+            raise Sme2Error(
+                f"The tables have rows of {len(gone)} runs whose evidence is gone, such as {gone[0]}: they "
+                "do not say which evidence is the newest that is left.",
+                "Run `sme2 warehouse rebuild` first: it drops those rows.",
+            )
         needed = {run["session_id"] for run in latest_sessions(warehouse)} | latest_comparisons(warehouse)
         needed |= {_session_of(path) for path in runs_in_no_table(store)}
     for session, paths in sessions.items():
@@ -296,9 +241,7 @@ def _session_of(path: Path) -> str:
 
 
 def _beside(store: Store, item: Item) -> list[Path]:
-    """What is kept about a run outside its folder."""
-    if item.kind != "runs":
-        return []
+    """What is kept about a session outside its run folders."""
     places = [store.root / "annotations", store.root / "exports"]
     found = [place / path.name for place in places for path in item.paths] + [store.blind / item.name]
     return [path for path in found if path.exists()]

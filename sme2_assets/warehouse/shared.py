@@ -7,7 +7,6 @@ for people with nothing but a DuckDB client. Does not: how evidence gets there.
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +24,6 @@ Log = Callable[[str], None]
 
 # Names the published files, newest first: the only object there that is ever overwritten.
 CURRENT = "published.json"
-_PUBLISHED = re.compile(r"published/warehouse-[0-9a-f]{16}\.duckdb")
 _SHARED_TABLES = "published_after.txt"
 
 
@@ -99,22 +97,11 @@ def publish_shared(store: Store, log: Log) -> str | None:
 
 
 def _published(shared: SharedStore, log: Log) -> list[str]:
-    """The published files that the store names; a list that cannot be read counts as empty.
-
-    Old ones of them are removed: so only what is named as `publish_shared` does it counts.
-    """
+    """The published files that the store names; a list that cannot be read counts as empty."""
     try:
-        listed = json.loads(shared.read(f"{shared.root}/{CURRENT}"))["files"]
-        if not isinstance(listed, list):
-            raise TypeError(f"files is {listed!r}")
+        return list(json.loads(shared.read(f"{shared.root}/{CURRENT}"))["files"])
     except FileNotFoundError:
         return []
-    except (EvidenceError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (EvidenceError, ValueError, LookupError, TypeError) as error:
         log(f"{shared.url}/{CURRENT} is not a list of published files, and is written anew: {error}")
         return []
-    ours = [name for name in listed if isinstance(name, str) and _PUBLISHED.fullmatch(name)]
-    if len(ours) < len(listed):
-        log(
-            f"{shared.url}/{CURRENT} names {len(listed) - len(ours)} things that nobody published: left alone"
-        )
-    return list(dict.fromkeys(ours))

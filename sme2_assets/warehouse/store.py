@@ -8,7 +8,6 @@ new DuckDB file (publish.py) and swaps a symlink, so an open session neither blo
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import re
@@ -20,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -31,16 +30,13 @@ from filelock import FileLock, Timeout
 from sme2_assets.errors import WarehouseError
 from sme2_assets.store import fsync, safe_name, sha256_of_file
 from sme2_assets.warehouse.commits import (
-    COMMITS,
     GROUP,
     Groups,
     TableFile,
     add_commit,
     files_now,
     last_commit,
-    put_back,
     require_commits,
-    using,
 )
 from sme2_assets.warehouse.merge import MERGE_AT, merge_runs
 from sme2_assets.warehouse.publish import (
@@ -64,8 +60,6 @@ Rows: TypeAlias = "tuple[Table, pd.DataFrame, Mapping[str, str]]"
 
 _log = logging.getLogger(__name__)
 
-# Answers that are kept of the snapshot that is open, and how many values one may have at most.
-ANSWERS_KEPT, MOST_VALUES_KEPT = 256, 20_000
 # Rows per group of a Parquet file. The files of many runs have larger ones: to find a run, a query reads what
 # each of them says about its groups. Merging has some of them in memory.
 ROW_GROUP, MERGED_ROW_GROUP = 122_880, 262_144
@@ -74,8 +68,6 @@ ROW_GROUP, MERGED_ROW_GROUP = 122_880, 262_144
 PARQUET = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION V2, DICTIONARY_SIZE_LIMIT 1000"
 # How many files are written at once, and how many rows may wait for that beside a long part.
 WRITERS, FEW_ROWS = 2, 50_000
-# How often a process that waits to publish looks whether another one has done it.
-POLL_S = 0.05
 # No write takes this long: what is older in the staging folder belongs to a writer that was killed.
 STAGING_LIFETIME_S = 24 * 3600
 # Earlier releases had a longer hash at the end, or none.
@@ -84,24 +76,15 @@ _PUBLISHED = re.compile(r"warehouse-\d{6,}(-[0-9a-f]{8}|-[0-9a-f]{16})?\.duckdb"
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """An open snapshot with its answers so far.
-
-    It never changes, and a session's assets, its report and the command that prints it ask for the same rows.
-    """
+    """An open snapshot, which never changes."""
 
     identity: tuple[int, int, int]
     connection: duckdb.DuckDBPyConnection
-    answers: dict[str | None, pd.DataFrame] = field(default_factory=dict)
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own for the caller, who closes it."""
         # USE is a setting of each connection.
         return self.connection.cursor().execute("USE warehouse")
-
-    def remember(self, question: str | None, answer: pd.DataFrame) -> None:
-        fits = answer.size <= MOST_VALUES_KEPT and len(self.answers) < ANSWERS_KEPT
-        if question is not None and fits:
-            self.answers[question] = answer.copy()
 
 
 class _Opened:
@@ -197,14 +180,13 @@ class Warehouse:
         `before_commit` is called when all rows were made, so that nothing can be wrong with them any more.
         """
         require_commits(self.tables)
-        with using(self.tables):
-            files = self._files_of_frames(parts)
-            strange = {file.run_id for file in files if file.run_id is not None} - {*runs}
-            if strange:
-                raise ValueError(f"only a part of {sorted(strange)}")
-            files += self.summaries(files)
-            before_commit()
-            add_commit(self.tables, files, runs, self._without_runs)
+        files = self._files_of_frames(parts)
+        strange = {file.run_id for file in files if file.run_id is not None} - {*runs}
+        if strange:
+            raise ValueError(f"only a part of {sorted(strange)}")
+        files += self.summaries(files)
+        before_commit()
+        add_commit(self.tables, files, runs, self._without_runs)
         return [self.tables / file.path for file in files]
 
     def summaries(self, files: Sequence[TableFile]) -> list[TableFile]:
@@ -351,8 +333,7 @@ class Warehouse:
             # another process would merge the same runs again.
             with suppress(Timeout), FileLock(self.root / "merge.lock", timeout=0):
                 try:
-                    with using(self.tables):
-                        merged = merge_runs(self)
+                    merged = merge_runs(self)
                 except WarehouseError as error:
                     # Everything is published: it is only slower to read.
                     _log.warning("Old runs were not merged: %s", error)
@@ -365,81 +346,53 @@ class Warehouse:
         """The new file, and how many runs have files of their own in it."""
         require_commits(self.tables)
         self.snapshots.mkdir(parents=True, exist_ok=True)
-        wanted = last_commit(self.tables)
-        lock, seen = FileLock(self.root / "publish.lock"), None
-        while True:
-            # Looked at without the lock: whoever finds that another one took what this one was to publish
-            # leaves at once. So nobody waits for more than the publication under way and the next.
-            if seen != (now := (self.published(), self.link.resolve())):
-                is_new = seen is not None and seen[0][-1:] != now[0][-1:]
-                seen, (existing, _) = now, now
-                previous = Published.read(_scratch(), existing[-1]) if existing else None
-                # What was written just now is not read as a whole by all who wait for it.
-                if (
-                    previous is not None
-                    and self._is_published(previous, wanted)
-                    and (is_new or is_undamaged(previous.path))
-                ):
-                    return previous.path, 0
-            try:
-                held = lock.acquire(timeout=0)
-            except Timeout:
-                time.sleep(POLL_S)
-                continue
-            with held:
-                if seen != (self.published(), self.link.resolve()):
-                    continue
-                final, built = self._built(existing, previous)
-            # After a merge there are thousands: nobody has to wait for them.
-            for name in built.needless:
-                (self.tables / name).unlink(missing_ok=True)
-            return final, built.loose_runs
+        with FileLock(self.root / "publish.lock"):
+            existing = self.published()
+            previous = Published.read(_scratch(), existing[-1]) if existing else None
+            if previous is not None and self._is_published(previous) and is_undamaged(previous.path):
+                return previous.path, 0
+            final, built = self._built(existing, previous)
+        # After a merge there are thousands: nobody has to wait for them.
+        for name in built.needless:
+            (self.tables / name).unlink(missing_ok=True)
+        return final, built.loose_runs
 
     def _built(self, existing: Sequence[Path], previous: Published | None) -> tuple[Path, Built]:
         """Makes the next file and points the link at it. Needs the lock."""
         number = 1 + (_number(existing[-1]) if existing else 0)
-        # A folder of its own, emptied first: a killed publisher leaves a file with a write-ahead log
-        # beside it, and DuckDB would replay that log into the next file of the same name.
         building = self.staging / "publish"
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(parents=True)
-        is_anew = False
-
-        def complete() -> None:
-            nonlocal is_anew
-            is_anew = True
-            self._complete()
-
         try:
-            path = building / "warehouse.duckdb"
             try:
-                built = build(_scratch(), path, self.tables, previous, number, complete)
+                path = _emptied(building) / "warehouse.duckdb"
+                built = build(_scratch(), path, self.tables, previous, number, self._complete)
             except duckdb.Error:
                 # A file is missing, or cannot be read. Made anew, only its own session is left out.
-                path.unlink(missing_ok=True)
-                built = build(_scratch(), path, self.tables, None, number, complete)
+                _scratch.cache_clear()
+                path = _emptied(building) / "warehouse.duckdb"
+                built = build(_scratch(), path, self.tables, None, number, self._complete)
             final = self.snapshots / name_of_published(number, path)
             path.replace(final)
             fsync(self.snapshots)
+        except duckdb.Error:
+            # A write that fails can leave the instance unusable, for whatever this process does next.
+            _scratch.cache_clear()
+            raise
         finally:
             shutil.rmtree(building, ignore_errors=True)
         self._point_link_at(final)
         # A file that could be continued is whole, and most are: not all of them are read each time.
-        damaged = [old for old in existing if is_anew and is_damaged(old)]
+        damaged = [old for old in existing if built.is_anew and is_damaged(old)]
         for old in {*existing[: 1 - SNAPSHOTS_KEPT], *damaged}:
             is_folder = old.is_dir() and not old.is_symlink()
             shutil.rmtree(old, ignore_errors=True) if is_folder else old.unlink(missing_ok=True)
         self._drop_abandoned_files()
         return final, built
 
-    def _is_published(self, newest: Published, commit: str) -> bool:
-        """Whether people open this file, and it is what publishing that commit would make."""
-        last = newest.last_commit
+    def _is_published(self, newest: Published) -> bool:
+        """Whether people open this file, and it is what would be published now."""
         return (
             self.link.resolve() == newest.path
-            and (last or "") >= commit
-            # Tables that were made again have other commits.
-            and (last is None or (self.tables / COMMITS / last).is_file())
+            and (newest.last_commit or "") == last_commit(self.tables)
             and newest.is_current(self.tables)
         )
 
@@ -447,17 +400,16 @@ class Warehouse:
         """Runs that were stored before there were summaries get them, from the rows that they have."""
         files: dict[str, list[TableFile]] = defaultdict(list)
         names = {table.name for table in summary_tables()}
-        with using(self.tables):
-            for file in files_now(self.tables):
-                if file.run_id is not None:
-                    files[file.run_id].append(file)
-            for run in files:
-                if names.isdisjoint(file.table for file in files[run]):
-                    try:
-                        add_commit(self.tables, self.summaries(files[run]), ())
-                    except (duckdb.Error, WarehouseError):
-                        # A file of it is damaged, and so the run is in no table.
-                        continue
+        for file in files_now(self.tables):
+            if file.run_id is not None:
+                files[file.run_id].append(file)
+        for run in files:
+            if names.isdisjoint(file.table for file in files[run]):
+                try:
+                    add_commit(self.tables, self.summaries(files[run]), ())
+                except (duckdb.Error, WarehouseError):
+                    # A file of it is damaged, and so the run is in no table.
+                    continue
 
     def published(self) -> list[Path]:
         """The published files that are kept, oldest first."""
@@ -478,14 +430,8 @@ class Warehouse:
             connection.close()
 
     def query(self, sql: str, parameters: list[object] | dict[str, object] | None = None) -> pd.DataFrame:
-        """Rows of a SELECT over the published state; anything but a SELECT is refused.
-
-        The same question to the same state is answered once: what a query says must not change with time.
-        """
-        snapshot, question = self._snapshot(), _question(sql, parameters)
-        if (known := snapshot.answers.get(question)) is not None:
-            return known.copy()
-        with snapshot.cursor() as connection:
+        """Rows of a SELECT over the published state; anything but a SELECT is refused."""
+        with self._snapshot().cursor() as connection:
             try:
                 statements = connection.extract_statements(sql)
                 if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -493,14 +439,12 @@ class Warehouse:
                         "Only a single query is allowed here.",
                         "Use SELECT, DESCRIBE, SHOW TABLES or SUMMARIZE; only the assets write.",
                     )
-                answer = connection.execute(sql, parameters or []).df()
+                return connection.execute(sql, parameters or []).df()
             except duckdb.Error as error:
                 raise WarehouseError(
                     f"The query failed: {error}",
                     "`sme2 sql 'SHOW TABLES'` lists tables and views; docs/tables.md explains them.",
                 ) from error
-        snapshot.remember(question, answer)
-        return answer
 
     def _snapshot(self) -> _Snapshot:
         if not self.link.exists():
@@ -531,7 +475,6 @@ class Warehouse:
     def _attach_published(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Attached, not opened: connections to one file share its settings within a process, so the
         locks that `connect` puts on one would fail the next, and disturb an analyst's own connection."""
-        put_back(self.tables)
         for attempts_left in reversed(range(5)):
             if not self.link.exists():
                 self.publish()
@@ -606,12 +549,12 @@ def _coded_texts(table: Table, rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _question(sql: str, parameters: object) -> str | None:
-    """What a query asks, to the last value; None if a parameter is not a plain value, such as an array."""
-    try:
-        return json.dumps([sql, parameters])
-    except TypeError:
-        return None
+def _emptied(folder: Path) -> Path:
+    """What was in it goes: a killed publisher leaves a file with a write-ahead log beside it, and DuckDB
+    would replay that log into the next file of the same name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
 
 
 def _number(path: Path) -> int:

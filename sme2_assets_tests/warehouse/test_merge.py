@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +19,6 @@ from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse import commits as commit_chain
 from sme2_assets.warehouse import merge as merge_module
-from sme2_assets.warehouse import publish as publish_module
-from sme2_assets.warehouse import store as store_module
 from sme2_assets.warehouse.check import check_store
 from sme2_assets.warehouse.commits import TableFile, add_commit, files_now, groups_now
 from sme2_assets.warehouse.merge import merge_runs
@@ -171,62 +164,6 @@ def test_a_merged_run_is_taken_in_again_and_removed_alone(store: Store, warehous
     for table in ("runs", "timeline", "operator_details", "category_times"):
         runs = set(warehouse.query(f"SELECT DISTINCT run_id FROM {table}")["run_id"])
         assert runs == {*RUNS} - {RUNS[2]}, table
-
-
-@pytest.mark.parametrize(
-    ("mine", "publications"),
-    [(RUNS[:1], 0), pytest.param(RUNS[:2], SNAPSHOTS_KEPT + 1, marks=pytest.mark.thorough)],
-)
-def test_others_commit_while_runs_are_taken_out_of_their_group(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, mine: list[str], publications: int
-):
-    """And what they change in it meanwhile stays, even if they publish until its old files are gone."""
-    monkeypatch.setattr("sme2_assets.warehouse.merge.SMALL_GROUP_RUNS", len(RUNS))
-    merged(warehouse)
-    real, others = Warehouse.merged, [RUNS[1]]
-
-    def change(warehouse: Warehouse) -> None:
-        warehouse.write_together([], [others.pop()])
-        for _ in range(publications):
-            write_nothing(warehouse)
-            warehouse.publish()
-
-    def merged_while_another_one_commits(self: Warehouse, *arguments: Any) -> TableFile:
-        if others:
-            other = threading.Thread(target=change, args=[self])
-            other.start()
-            other.join(120)
-            assert not other.is_alive(), "it waits for the lock of commits"
-        return real(self, *arguments)
-
-    monkeypatch.setattr(Warehouse, "merged", merged_while_another_one_commits)
-    warehouse.write_together([], mine)
-    warehouse.publish()
-    for table in ("runs", "timeline", "category_times"):
-        assert set(warehouse.query(f"FROM {table}")["run_id"]) == {*RUNS[2:]}, table
-
-
-@pytest.mark.thorough
-def test_a_group_that_is_merged_while_a_run_is_taken_out_of_it_loses_only_that_run(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-):
-    merged(warehouse)
-    monkeypatch.setattr("sme2_assets.warehouse.merge.LARGEST_GROUP_RUNS", 4)
-    real, merges = Warehouse.merged, [merge_runs]
-
-    def merged_once_its_group_is_gone(self: Warehouse, *arguments: Any) -> TableFile:
-        if merges:
-            assert merges.pop()(self)
-            for _ in range(SNAPSHOTS_KEPT + 1):
-                write_nothing(self)
-                self.publish()
-        return real(self, *arguments)
-
-    monkeypatch.setattr(Warehouse, "merged", merged_once_its_group_is_gone)
-    warehouse.write_together([], RUNS[:1])
-    warehouse.publish()
-    for table in ("runs", "timeline", "category_times"):
-        assert set(warehouse.query(f"FROM {table}")["run_id"]) == {*RUNS[1:]}, table
 
 
 def test_the_same_rows_again_have_files_of_their_own(store: Store, warehouse: Warehouse):
@@ -391,117 +328,6 @@ def test_publishing_merges_once_enough_runs_have_files_of_their_own(
     assert sync(store, quiet).refused == []
     assert len(groups_now(warehouse.tables)) == 4
     assert len(warehouse.query("FROM publishing.files WHERE table_name = 'timeline'")) == 4
-
-
-@pytest.mark.thorough
-def test_who_waited_takes_what_another_one_published(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch):
-    """One publication for all that was written while somebody published, and not one for each writer."""
-    builds, asked, go_on = [], [], threading.Event()
-    real_build, real_last = store_module.build, store_module.last_commit
-
-    def build(*arguments: Any) -> Any:
-        built = real_build(*arguments)
-        builds.append(None)
-        go_on.wait(600)
-        return built
-
-    def last_commit(tables: Path) -> str:
-        asked.append(None)
-        return real_last(tables)
-
-    monkeypatch.setattr(store_module, "build", build)
-    monkeypatch.setattr(store_module, "last_commit", last_commit)
-
-    def write_and_publish(run: str) -> None:
-        warehouse.write_together([], [run])
-        published.append(warehouse.publish())
-
-    published: list[Path] = []
-    writers = [threading.Thread(target=write_and_publish, args=[run]) for run in RUNS[:5]]
-    writers[0].start()
-    while not builds:
-        time.sleep(0.01)
-    for writer in writers[1:]:
-        writer.start()
-    while len(asked) < len(writers):
-        time.sleep(0.01)
-    go_on.set()
-    for writer in writers:
-        writer.join()
-    assert len(builds) == 2
-    assert len({*published}) == 2
-    assert set(warehouse.query("FROM runs")["run_id"]) == {RUNS[5]}
-
-
-def test_a_publication_takes_what_is_committed_while_it_is_made(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-):
-    real, others = publish_module._record, [*RUNS[1:3]]
-
-    def record_while_another_one_commits(*arguments: Any) -> None:
-        real(*arguments)
-        if others:
-            warehouse.write_together([], [others.pop()])
-
-    monkeypatch.setattr(publish_module, "_record", record_while_another_one_commits)
-    warehouse.write_together([], [RUNS[0]])
-    published = warehouse.publish()
-    for table in ("runs", "timeline", "category_times"):
-        assert set(warehouse.query(f"FROM {table}")["run_id"]) == {*RUNS[3:]}, table
-    assert warehouse.publish() == published, "nothing is left to publish"
-
-
-def test_who_finds_its_rows_published_leaves_without_the_lock(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-):
-    """Else all who waited would leave one after the other, each of them when it gets the lock."""
-    published, go_on = threading.Event(), threading.Event()
-
-    def pause(self: Warehouse) -> None:
-        """While the lock is held, after others can see what was published."""
-        published.set()
-        go_on.wait(600)
-
-    monkeypatch.setattr(Warehouse, "_drop_abandoned_files", pause)
-    write_nothing(warehouse)
-    publisher = threading.Thread(target=warehouse.publish)
-    publisher.start()
-    assert published.wait(600)
-    left: list[Path] = []
-    waiting = threading.Thread(target=lambda: left.append(warehouse.publish()))
-    waiting.start()
-    waiting.join(120)
-    left_with_the_lock_held = [*left]
-    go_on.set()
-    publisher.join()
-    waiting.join()
-    assert left_with_the_lock_held == [warehouse.link.resolve()]
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from sme2_assets.warehouse import Warehouse, merge
-from sme2_assets_tests.warehouse.crashes import die_at
-merge.SMALL_GROUP_RUNS = 2
-warehouse = Warehouse(Path(sys.argv[1]))
-warehouse.query("FROM runs")
-die_at(int(sys.argv[2]))
-merge.merge_runs(warehouse)
-"""
-
-
-@pytest.mark.thorough
-def test_a_merge_that_is_killed_changes_nothing_and_the_next_one_goes_on(store: Store, warehouse: Warehouse):
-    before = contents(warehouse)
-    for step in (2, 33, 70, 110):
-        killed = subprocess.run([sys.executable, "-c", KILLED, str(warehouse.root), str(step)], check=False)
-        assert killed.returncode == -signal.SIGKILL, step
-        warehouse.publish()
-        assert_equal(contents(warehouse), before)
-    assert list(check_store(store, quiet)) == []
-    merged(warehouse)
-    assert_equal(contents(warehouse), before)
 
 
 def test_runs_of_before_there_were_summaries_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import duckdb
-import numpy as np
 import pytest
 
 from sme2_assets.errors import WarehouseError
@@ -19,7 +18,6 @@ from sme2_assets.warehouse.ingest import keys_of, rows_of_run
 from sme2_assets.warehouse.publish import SNAPSHOTS_KEPT, is_undamaged
 from sme2_assets.warehouse.schema import INFERENCES, RUNS, TABLES, TIMELINE, Column
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
-from sme2_assets_tests.warehouse.test_write import kill_when_it_appears
 
 VIEWS = {
     "latest_runs",
@@ -237,27 +235,6 @@ def test_a_reader_whose_snapshot_is_pruned_before_it_opens_takes_the_new_one(
     assert warehouse.query("SELECT count(*) AS n FROM runs")["n"].tolist() == [0]
 
 
-PUBLISH = """
-from sme2_assets.warehouse import Warehouse
-from sme2_assets_tests.warehouse.test_publish import write_nothing
-while True:
-    warehouse = Warehouse(Path(sys.argv[1]))
-    write_nothing(warehouse)
-    warehouse.publish()
-"""
-
-
-def test_a_publisher_killed_in_the_middle_does_not_harm_the_next(warehouse: Warehouse, tmp_path: Path):
-    ingest(warehouse, small_run(0).write(tmp_path))
-    warehouse.publish()
-    kill_when_it_appears(PUBLISH, warehouse.root, "staging/publish/*")
-    assert len(warehouse.query("FROM runs")) == 1
-    ingest(warehouse, small_run(1).write(tmp_path))
-    warehouse.publish()
-    assert len(warehouse.query("FROM runs")) == 2
-    assert list(warehouse.staging.iterdir()) == []
-
-
 def test_a_foreign_write_ahead_log_is_not_replayed(warehouse: Warehouse):
     leftover = warehouse.staging / "publish"
     leftover.mkdir(parents=True)
@@ -364,20 +341,12 @@ def test_connections_of_one_process_do_not_lock_one_another(paired: Warehouse):
             assert plain.execute("SELECT count(*) FROM runs").fetchone() == (4,)
 
 
-def test_the_same_question_is_answered_by_the_state_that_is_published(warehouse: Warehouse, tmp_path: Path):
+def test_a_question_is_answered_by_the_state_that_is_published(warehouse: Warehouse, tmp_path: Path):
     ingest(warehouse, small_run(1).write(tmp_path))
     warehouse.publish()
     question = "SELECT run_id, arm FROM runs WHERE arm = ?"
-    answer = warehouse.query(question, ["off"])
-    # What somebody makes of an answer is theirs alone.
-    answer.loc[0, "arm"] = "changed"
     assert list(warehouse.query(question, ["off"])["arm"]) == ["off"]
     assert warehouse.query(question, ["on"]).empty
-    # Arrays that look the same when they are printed are two questions.
-    numbers = [np.arange(5000), np.concatenate([np.arange(2500), np.zeros(2500, int)])]
-    numbers[1][-3:] = numbers[0][-3:]
-    sums = [int(warehouse.query("SELECT list_sum(?) AS s", [each])["s"][0]) for each in numbers]
-    assert sums == [int(each.sum()) for each in numbers]
     ingest(warehouse, small_run(2).write(tmp_path))
     warehouse.publish()
     assert len(warehouse.query(question, ["off"])) == 2

@@ -111,57 +111,6 @@ def test_rows_that_somebody_changed_are_found_and_made_again(store: Store):
     assert_all_is_as_the_evidence_says(store)
 
 
-def test_a_rebuild_that_was_interrupted_goes_on_where_it_was(store: Store):
-    before = _rows(store, "runs")
-
-    def stop_at_the_fourth(message: str) -> None:
-        if message.startswith("5 of"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        rebuild(store, stop_at_the_fourth)
-    assert _rows(store, "runs") == before, "until it has ended, the old tables stay"
-    told: list[str] = []
-    done = rebuild(store, told.append)
-    assert len(done.taken) == 8
-    assert told[0].startswith("1 of 4"), "two sessions were done before"
-    assert_all_is_as_the_evidence_says(store)
-
-
-def _interrupted_rebuild(store: Store) -> None:
-    def stop_before_the_end(message: str) -> None:
-        if message.startswith("comparing"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        rebuild(store, stop_before_the_end)
-
-
-@pytest.mark.thorough
-def test_a_run_that_was_removed_after_a_rebuild_was_interrupted_stays_removed(store: Store):
-    _interrupted_rebuild(store)
-    done = CliRunner().invoke(main, ["--data", str(store.root), "gc", "--run", LATER.run_id, "--yes"])
-    assert done.exit_code == 0, done.output
-    assert LATER.run_id not in _runs_of(store)
-    assert_all_is_as_the_evidence_says(store)
-
-
-@pytest.mark.thorough
-def test_evidence_that_changed_after_a_rebuild_was_interrupted_is_read_again(store: Store, tmp_path: Path):
-    trace = next(path for path in store.runs.rglob("*.etdump"))
-    trace = Path(shutil.copy(trace, tmp_path / "given.etdump"))
-    ingest_paths(store, [trace], Facts(model="wrong"))
-    _interrupted_rebuild(store)
-    ingest_paths(store, [trace], Facts(model="right"))
-    rebuild(store, quiet)
-    models = {
-        str(row) for row in Warehouse(store.warehouse).query("SELECT DISTINCT model FROM runs")["model"]
-    }
-    assert "right" in models
-    assert "wrong" not in models
-    assert_all_is_as_the_evidence_says(store)
-
-
 @pytest.mark.thorough
 def test_what_is_measured_while_a_rebuild_is_under_way_is_taken_in_too(store: Store):
     late = replace(OFF, session_id="20260104T000000-ffffff")

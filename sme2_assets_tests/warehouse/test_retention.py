@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -26,8 +25,8 @@ from sme2_assets.launch import open_instance
 from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse, retention
 from sme2_assets.warehouse.commits import files_now
-from sme2_assets.warehouse.rebuild import differences, runs_without_folder, sync
-from sme2_assets.warehouse.retention import KINDS, Item, chosen, unfinished
+from sme2_assets.warehouse.rebuild import differences, rebuild, sync
+from sme2_assets.warehouse.retention import KINDS, Item, chosen
 from sme2_assets.warehouse.sessions import take_session
 from sme2_assets_tests.made.run_folder import MadeRun
 
@@ -320,67 +319,18 @@ def test_what_others_remove_while_it_is_listed_is_no_error(store: Store, monkeyp
     assert gc(store, "--kind", "snapshots", "--yes").exit_code == 0
 
 
-OLDEST = "20251201T000000-eeeeee"
-
-
-@pytest.fixture
-def killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Of three sessions, two were to go, and the process that removed them ended after the first arm."""
-    for sme2 in ("off", "on"):
-        MadeRun(sme2=sme2, session_id=OLDEST, rounds=2, sampled=False).write(store.runs)
-    sync(store, print)
-    age(*store.runs.iterdir())
-    deleted, deletes = [], shutil.rmtree
-
-    def dies(path: Path, **options: Any) -> None:
-        if path.parent == store.runs:
-            if deleted:
-                raise KeyboardInterrupt
-            deleted.append(path)
-        deletes(path, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", dies)
-        assert gc(store, "--kind", "runs", "--yes").exit_code != 0
-    assert len(list(store.runs.iterdir())) == 5
-    return store
-
-
-@pytest.mark.parametrize(
-    "words",
-    [(), *(pytest.param(it, marks=pytest.mark.thorough) for it in (("--kind", "exports"), ("--run", "RUN")))],
-    ids=str,
-)
-def test_a_removal_that_was_killed_is_told_and_finished_by_the_next(killed: Store, words: tuple[str, ...]):
-    gone = next(run for run in runs_without_folder(killed))
-    words = tuple(gone if word == "RUN" else word for word in words)
-    told = gc(killed, *words)
-    assert "did not reach its end: `sme2 gc --yes` finishes it" in told.stderr
-    assert items(killed, *words) >= {("runs", session(OLD)), ("runs", session(OLDEST))}
-    assert len(list(killed.runs.iterdir())) == 5, "something went without --yes"
-
-    assert gc(killed, *words, "--yes").exit_code == 0
-    assert all(session(NEW) in path.name for path in killed.runs.iterdir())
-    assert all(session(NEW) in run_id for run_id in run_ids(killed))
-    assert unfinished(killed) == []
-    assert "did not reach" not in gc(killed).stderr
-
-
-@pytest.mark.thorough
-def test_what_stays_is_chosen_after_an_unfinished_removal_is_finished(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-):
+def test_while_rows_of_removed_runs_are_left_no_evidence_is_chosen_by_its_age(store: Store):
     """The tables still name the removed session as the newest of its series."""
-
-    def dies(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(retention, "rebuild", dies)
-        gc(store, "--run", MadeRun(session_id=NEW).run_id, "--yes")
+    for path in store.runs.glob(f"{session(NEW)}*"):
+        shutil.rmtree(path)
+    done = gc(store, "--kind", "runs", "--older-than", "0", "--yes")
+    assert done.exit_code == 1
+    assert "rows of 2 runs whose evidence is gone" in done.stderr
+    assert "`sme2 warehouse rebuild`" in done.stderr
+    assert len(list(store.runs.iterdir())) == 2
+    rebuild(store, print)
     assert gc(store, "--kind", "runs", "--older-than", "0", "--yes").exit_code == 0
     assert len(list(store.runs.iterdir())) == 2
-    assert all(session(OLD) in run_id for run_id in run_ids(store))
 
 
 def test_a_removal_that_fails_says_what_is_gone_and_how_to_finish(
@@ -394,28 +344,13 @@ def test_a_removal_that_fails_says_what_is_gone_and_how_to_finish(
     with monkeypatch.context() as patched:
         patched.setattr(retention, "rebuild", full)
         done = gc(store, "--run", run, "--yes")
-        export = store.root / "exports" / "old"
-        export.mkdir(parents=True)
-        assert gc(store, "--older-than", "0", "--yes").exit_code == 1
-    assert not export.exists(), "what makes room has to wait for what needs it"
     assert done.exit_code == 1
     said = " ".join(done.stderr.split())
     assert "The disk is full" in said
     assert f"The evidence of {session(OLD)} is already removed" in said
-    assert "run `sme2 gc --yes` again" in said
-    assert gc(store, "--run", run, "--yes").exit_code == 0
+    assert "Then run `sme2 warehouse rebuild`" in said
+    rebuild(store, print)
     assert all(session(NEW) in run_id for run_id in run_ids(store))
-
-
-def test_without_room_for_the_list_of_it_no_evidence_goes(store: Store, monkeypatch: pytest.MonkeyPatch):
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(retention, "write_text_atomically", full)
-    done = gc(store, "--run", MadeRun(session_id=OLD).run_id, "--yes")
-    assert done.exit_code == 1
-    assert "Nothing was removed" in done.stderr
-    assert len(list(store.runs.iterdir())) == 4
 
 
 def test_a_run_of_which_only_rows_are_left_is_not_looked_for_in_the_tables(store: Store):
@@ -484,4 +419,3 @@ def test_dagster_records_that_cannot_be_removed_cost_nothing_else(store: Store):
     assert [each.what for each in refused] == ["What Dagster remembers"]
     assert isinstance(refused[0].error, Sme2Error)
     assert all(session(NEW) in run_id for run_id in run_ids(store))
-    assert unfinished(store) == []
