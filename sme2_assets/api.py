@@ -63,9 +63,9 @@ class Comparison(_Result):
     """SME2 on against off. Emulated pairs have no speedup: their times mean nothing, their kernels do.
 
     `unit` has a row for each arm: how many matrix operators are on the SME unit. `not_known` has for each run
-    how many operators nobody knows: they may be matrix operators as well. `rows` are those of the table
-    `comparisons`. `work` are those of the view `work_comparison`: instructions, never time; empty where they
-    are not counted.
+    how many operators nobody knows: they may be matrix operators as well. `rows` have the columns of the view
+    `sme2_comparison`. `work` are those of `work_comparison`, with off and on for a and b: instructions, never
+    time; empty where they are not counted.
     """
 
     off_run_id: str
@@ -77,8 +77,14 @@ class Comparison(_Result):
     rounds: int | None
     unit: pd.DataFrame
     not_known: dict[str, int]
-    rows: pd.DataFrame
     work: pd.DataFrame
+    _compared: pd.DataFrame
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        from sme2_assets.warehouse.read import with_off_and_on
+
+        return with_off_and_on(self._compared)
 
     @property
     def categories(self) -> pd.DataFrame:
@@ -107,7 +113,7 @@ class Comparison(_Result):
                 for sme2, run_id in arms
             ]
             lines.append(f"On the SME unit, {'; '.join(said)}.")
-        return "\n\n".join([*lines, comparison_table(self.rows, "category").markdown()])
+        return "\n\n".join([*lines, comparison_table(self._compared, "category").markdown()])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,7 +268,12 @@ class DataFolder:
         from sme2_assets.report.answer import word_and_reason
         from sme2_assets.report.unit_use import operators_not_known
         from sme2_assets.warehouse.comparisons import compare_arms
-        from sme2_assets.warehouse.read import comparison_of_session, newest_pair, work_of_session
+        from sme2_assets.warehouse.read import (
+            comparison_of_session,
+            newest_pair,
+            with_off_and_on,
+            work_of_session,
+        )
 
         session = self._session(model, platform, device)
         session["session_id"] = newest_pair(self.warehouse, session) or session["session_id"]
@@ -274,21 +285,21 @@ class DataFolder:
         low, high = _known(row["speedup_low"]), _known(row["speedup_high"])
         unit = self.warehouse.query(
             "FROM unit_use WHERE run_id IN ($off, $on) ORDER BY sme2",
-            {"off": row["off_run_id"], "on": row["on_run_id"]},
+            {"off": row["a_run_id"], "on": row["b_run_id"]},
         )
         return Comparison(
             **_about(session),
-            off_run_id=row["off_run_id"],
-            on_run_id=row["on_run_id"],
+            off_run_id=row["a_run_id"],
+            on_run_id=row["b_run_id"],
             verdict=verdict,
             reason=reason,
             speedup=_known(row["speedup"]),
             interval=None if low is None or high is None else (low, high),
             rounds=None if _known(row["n"]) is None else int(row["n"]),
             unit=unit,
-            not_known=operators_not_known(self.warehouse, [row["off_run_id"], row["on_run_id"]]),
-            rows=rows,
-            work=work_of_session(self.warehouse, session["session_id"]),
+            not_known=operators_not_known(self.warehouse, [row["a_run_id"], row["b_run_id"]]),
+            work=with_off_and_on(work_of_session(self.warehouse, session["session_id"])),
+            _compared=rows,
         )
 
     def explain(self, model: str, platform: str | None = None, device: str | None = None) -> Explained:

@@ -75,8 +75,9 @@ def test_a_comparison_is_what_the_warehouse_says(lab: sme2.DataFolder):
     )
     assert (pair.verdict, pair.speedup) == (expected["verdict"], expected["speedup"])
     assert pair.interval == (expected["speedup_low"], expected["speedup_high"])
-    assert (pair.off_run_id, pair.on_run_id) == (expected["off_run_id"], expected["on_run_id"])
+    assert (pair.off_run_id, pair.on_run_id) == (expected["a_run_id"], expected["b_run_id"])
     assert len(pair.operators) == expected["operators"]
+    assert set(pair.rows) == set(lab.sql("FROM sme2_comparison"))
     assert f"{pair.speedup:.2f}x ({pair.interval[0]:.2f} to {pair.interval[1]:.2f}, n=" in repr(pair)
     with pytest.raises(FrozenInstanceError):
         pair.speedup = 2.0  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """One arm against another, SME2 on against off or any other factor: the rows of the `comparisons` table.
 
 A pair is compared only if the two runs were made together and differ in their factor alone; otherwise the
-comparison says why not. Columns of the first arm are called `off`, those of the second `on`. Emulated pairs
-are compared in what is real under emulation (which operators took SME2 kernels), never in time.
+comparison says why not. The first arm is `a`, the second `b`: with the factor SME2, off and on. Emulated
+pairs are compared in what is real under emulation (which operators took SME2 kernels), never in time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sme2_assets.evidence.digits import beside
 from sme2_assets.evidence.numerics import AS_IS
 
 _TIMES = (
-    "off_ns",
-    "on_ns",
+    "a_ns",
+    "b_ns",
     "speedup",
     "speedup_low",
     "speedup_high",
@@ -46,15 +46,15 @@ _TIMES = (
     "p_value",
     "p_adjusted",
     "minimal_detectable_effect",
-    "slow_rounds_off",
-    "slow_rounds_on",
+    "slow_rounds_a",
+    "slow_rounds_b",
 )
-_ON_UNIT = ("sme2_operators_off", "sme2_operators_on", "sme2_operators_unknown")
+_ON_UNIT = ("sme2_operators_a", "sme2_operators_b", "sme2_operators_unknown")
 _COUNTS = ("operators", "matrix_operators", *_ON_UNIT)
 _MATRIX = (Category.CONV.value, Category.GEMM.value)
 # Left empty where a ratio would mislead.
 _RATIO = ("speedup", "speedup_low", "speedup_high", "bound_low", "bound_high", "p_value", "p_adjusted")
-_FACTS = ("category", *KEYS, "on_position", "op_type", "off_name", "on_name", "placebo", *_COUNTS)
+_FACTS = ("category", *KEYS, "b_position", "op_type", "a_name", "b_name", "placebo", *_COUNTS)
 # Where the ratio of medians and that of means are further apart, inferences have modes that one ratio hides.
 _MOST_APART = 1.10
 _BELOW_THE_CLOCK = "Below the clock's resolution: XNNPACK's whole microseconds can hide all of the time."
@@ -76,36 +76,36 @@ class ArmRounds:
     conditions: Conditions | None = None
 
 
-def why_not_a_pair(off: dict[str, Any], on: dict[str, Any]) -> str | None:
+def why_not_a_pair(a: dict[str, Any], b: dict[str, Any]) -> str | None:
     """Why the two runs may not be compared at all, or None."""
     # Of several arms, each of the others is compared with the first.
-    of_several = off["experiment"] == on["experiment"] == "arms" and off["arm"] == "a" < on["arm"]
-    if not of_several and (off["arm"], on["arm"]) not in (("off", "on"), ("a", "b")):
-        wanted = "a and another one" if off["experiment"] == "arms" else "off and on"
-        return f"the runs are the arms {off['arm']} and {on['arm']}, not {wanted}"
-    if off["session_id"] != on["session_id"]:
+    first = "off" if a["experiment"] == "sme2" else "a"
+    if not a["arm"] == first < b["arm"]:
+        wanted = "off and on" if first == "off" else "a and another one"
+        return f"the runs are the arms {a['arm']} and {b['arm']}, not {wanted}"
+    if a["session_id"] != b["session_id"]:
         return (
-            f"the runs are of different sessions ({off['session_id']} and {on['session_id']}): "
+            f"the runs are of different sessions ({a['session_id']} and {b['session_id']}): "
             "they were not interleaved"
         )
-    return why_not_one_factor(off, on)
+    return why_not_one_factor(a, b)
 
 
-def why_times_do_not_compare(off: dict[str, Any], on: dict[str, Any]) -> str | None:
+def why_times_do_not_compare(a: dict[str, Any], b: dict[str, Any]) -> str | None:
     """Why a pair's times give no speedup, or None."""
-    if off["fidelity"] == "emulated":
+    if a["fidelity"] == "emulated":
         return "Emulated times mean nothing; which kernels ran and what they computed is real."
-    if off["fidelity"] == "reference" and off["experiment"] == "sme2":
-        return f"Times on {off['arch']} say nothing about SME2."
-    for run in (off, on):
+    if a["fidelity"] == "reference" and a["experiment"] == "sme2":
+        return f"Times on {a['arch']} say nothing about SME2."
+    for run in (a, b):
         if fault := passes_fault(run):
             return f"With {arm_name(run)}: {fault}"
-    return why_outputs_differ(off, on)
+    return why_outputs_differ(a, b)
 
 
-def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
+def why_outputs_differ(a: dict[str, Any], b: dict[str, Any]) -> str | None:
     """How the outputs of an arm are wrong, or how those of the two arms differ, or None."""
-    for run in (off, on):
+    for run in (a, b):
         # Written so that an unknown SQNR (NaN) does not pass. A finished program has no eager model: only its
         # arms are compared with each other.
         if run["precision"] == AS_IS:
@@ -117,35 +117,35 @@ def why_outputs_differ(off: dict[str, Any], on: dict[str, Any]) -> str | None:
             fault = f"{reached} dB against eager, {run['sqnr_threshold_db']:g} dB needed"
         if isinstance(fault, str):
             return f"With {arm_name(run)} the outputs are wrong: {fault}."
-    if (factor := factor_of(on)) is not None and not factor.one_program:
+    if (factor := factor_of(b)) is not None and not factor.one_program:
         return None
-    if isinstance(on["arms_fault"], str):
-        return f"The arms do not compute the same: {on['arms_fault']}."
+    if isinstance(b["arms_fault"], str):
+        return f"The arms do not compute the same: {b['arms_fault']}."
     # For runs from before the arms had bounds of their own.
-    if pd.isna(on["arms_values"]) and not on["arms_sqnr_db"] >= on["sqnr_threshold_db"]:
-        reached = beside(on["arms_sqnr_db"], on["sqnr_threshold_db"], 1)
-        return f"The outputs of the arms differ: {reached} dB, {on['sqnr_threshold_db']:g} dB needed."
+    if pd.isna(b["arms_values"]) and not b["arms_sqnr_db"] >= b["sqnr_threshold_db"]:
+        reached = beside(b["arms_sqnr_db"], b["sqnr_threshold_db"], 1)
+        return f"The outputs of the arms differ: {reached} dB, {b['sqnr_threshold_db']:g} dB needed."
     return None
 
 
-def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> pd.DataFrame:
+def compare(a: ArmRounds, b: ArmRounds, noise_floor: float | None = None) -> pd.DataFrame:
     """The comparison of a true pair (see `why_not_a_pair`): model, categories, operators.
 
     `noise_floor` is the ratio that identical arms reach on this device: differences below it are noise, and
     so is the difference of the session's placebo operators; if those show a bias, there is no verdict.
     """
-    reason = why_times_do_not_compare(off.run, on.run)
-    pairs = list(_pairs(off, on))
+    reason = why_times_do_not_compare(a.run, b.run)
+    pairs = list(_pairs(a, b))
     placebo = Placebo()
-    if reason is None and (off.run["fidelity"], off.run["experiment"]) == ("hardware", "sme2"):
+    if reason is None and (a.run["fidelity"], a.run["experiment"]) == ("hardware", "sme2"):
         placebo = placebo_of([pair for facts, pair in pairs if facts["placebo"]])
     bias = placebo.bias(noise_floor)
     rows = [{**facts, **_timed(pair, reason)} for facts, pair in pairs]
     for level in ("model", "category", "operator"):
         floors = [noise_floor or 1.0, placebo.deviation, (level != "model" and placebo.scatter) or 1.0]
         floor = max(floors) if noise_floor is not None or max(floors) > 1 else None
-        _judge([row for row in rows if row["level"] == level], (off.run, on.run), floor, bias)
-    if off.run["experiment"] != "aa":
+        _judge([row for row in rows if row["level"] == level], (a.run, b.run), floor, bias)
+    if a.run["experiment"] != "aa":
         rows[0] |= _between_modes(rows[0], pairs[0][1])
     frame = pd.DataFrame(rows)
     frame["placebo_operators"] = placebo.operators if reason is None else None
@@ -153,92 +153,92 @@ def compare(off: ArmRounds, on: ArmRounds, noise_floor: float | None = None) -> 
         frame[name] = None if placebo.joint is None else getattr(placebo.joint, column)
     frame["placebo_scatter"] = placebo.scatter
     frame["aa_noise_floor"] = noise_floor
-    frame["confidence"], frame["confidence_reason"] = _confidence(off, on, rows, reason, bias)
+    frame["confidence"], frame["confidence_reason"] = _confidence(a, b, rows, reason, bias)
     for column in (
-        *("variant", "platform", "session_id", "experiment", "model", "precision"),
+        *("variant", "platform", "session_id", "model", "precision"),
         *("device", "arch", "threads", "cpus", "power_mode", "method", "fidelity"),
     ):
-        frame[column] = off.run[column]
-    factor = factor_of(off.run)
+        frame[column] = a.run[column]
+    factor = factor_of(a.run)
     frame["factor"] = factor.name if factor else None
-    for name, arm in (("off", off), ("on", on)):
+    for name, arm in (("a", a), ("b", b)):
         frame[f"{name}_run_id"] = arm.run["run_id"]
-        frame[f"{name}_arm"] = arm_name(arm.run)
+        frame[f"{name}_value"] = factor.value(arm.run) if factor else None
     return frame
 
 
 def _confidence(
-    off: ArmRounds, on: ArmRounds, rows: list[dict[str, Any]], reason: str | None, bias: str | None
+    a: ArmRounds, b: ArmRounds, rows: list[dict[str, Any]], reason: str | None, bias: str | None
 ) -> tuple[str | None, str | None]:
     """How far the times of the session can be relied on; None where they do not compare."""
-    if reason is not None or off.conditions is None or on.conditions is None:
+    if reason is not None or a.conditions is None or b.conditions is None:
         return None, None
     against = [] if bias is None else ["operators with the same kernel in both arms differ"]
-    for arm, name in ((off, "off"), (on, "on")):
+    for arm, name in ((a, "a"), (b, "b")):
         if rows[0][f"slow_rounds_{name}"]:
             against.append(f"some rounds are a slow mode ({arm_label(arm.run)})")
-    found = confidence("measured", [off.conditions, on.conditions], against)
+    found = confidence("measured", [a.conditions, b.conditions], against)
     return found.level, found.why
 
 
-def _pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+def _pairs(a: ArmRounds, b: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
     """Each thing that is compared, with its times per round in both arms."""
-    factor = factor_of(off.run)
+    factor = factor_of(a.run)
     if factor is not None and not factor.one_network:
         # Operators of two networks have nothing to do with each other: they are counted, not paired.
-        yield {**_facts("model"), **_counted(off, on)}, _joined(off.latency_rounds, on.latency_rounds, [])
+        yield {**_facts("model"), **_counted(a, b)}, _joined(a.latency_rounds, b.latency_rounds, [])
         return
-    operators = list(_operator_pairs(off, on))
+    operators = list(_operator_pairs(a, b))
     facts = [of_operator for of_operator, _ in operators]
-    yield {**_facts("model"), **_summed(off.run, facts)}, _joined(off.latency_rounds, on.latency_rounds, [])
-    categories = _joined(off.category_rounds, on.category_rounds, ["category"])
+    yield {**_facts("model"), **_summed(a.run, facts)}, _joined(a.latency_rounds, b.latency_rounds, [])
+    categories = _joined(a.category_rounds, b.category_rounds, ["category"])
     for (category,), group in categories.groupby(["category"], sort=True):
         # Counted from the operator rows, so that the levels add up even where the arms differ.
         of_category = [of_operator for of_operator in facts if of_operator["category"] == category]
-        counts = _summed(off.run, of_category)
+        counts = _summed(a.run, of_category)
         yield {**_facts("category", category=category), **counts}, group
     yield from operators
 
 
-def _operator_pairs(off: ArmRounds, on: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    pairs = operator_pairs(off.operator_rounds, on.operator_rounds)
+def _operator_pairs(a: ArmRounds, b: ArmRounds) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    pairs = operator_pairs(a.operator_rounds, b.operator_rounds)
     rounds = _joined(
-        _of_pairs(off.operator_rounds, [pair.off for pair in pairs]),
-        _of_pairs(on.operator_rounds, [pair.on for pair in pairs]),
+        _of_pairs(a.operator_rounds, [pair.a for pair in pairs]),
+        _of_pairs(b.operator_rounds, [pair.b for pair in pairs]),
         ["pair"],
     )
     for number, group in rounds.groupby("pair", sort=True):
         pair = pairs[number]
-        off_name, on_name = _first(group["name_off"]), _first(group["name_on"])
-        arm = "off" if off_name is not None else "on"
+        a_name, b_name = _first(group["name_a"]), _first(group["name_b"])
+        arm = "a" if a_name is not None else "b"
         yield (
             _facts(
                 "operator",
-                **dict(zip(KEYS, pair.off or pair.on or (), strict=True)),
-                on_position=pair.on[-1] if pair.on else None,
+                **dict(zip(KEYS, pair.a or pair.b or (), strict=True)),
+                b_position=pair.b[-1] if pair.b else None,
                 category=_first(group[f"category_{arm}"]),
                 op_type=_first(group[f"op_type_{arm}"]),
-                off_name=off_name,
-                on_name=on_name,
+                a_name=a_name,
+                b_name=b_name,
                 placebo=is_placebo(group),
                 **_counts(
-                    off.run,
-                    pair.on is not None,
-                    group["category_on"].isin(_MATRIX).any(),
-                    (group["on_sme_unit_off"] == ON).any(),
-                    (group["on_sme_unit_on"] == ON).any(),
-                    (group["on_sme_unit_on"] == UNKNOWN).any(),
+                    a.run,
+                    pair.b is not None,
+                    group["category_b"].isin(_MATRIX).any(),
+                    (group["on_sme_unit_a"] == ON).any(),
+                    (group["on_sme_unit_b"] == ON).any(),
+                    (group["on_sme_unit_b"] == UNKNOWN).any(),
                 ),
             ),
             group.assign(why_alone=pair.why_alone),
         )
 
 
-def _counted(off: ArmRounds, on: ArmRounds) -> dict[str, int | None]:
+def _counted(a: ArmRounds, b: ArmRounds) -> dict[str, int | None]:
     """The same counts for operators that are not paired."""
-    first, second = (arm.operator_rounds.drop_duplicates(KEYS) for arm in (off, on))
+    first, second = (arm.operator_rounds.drop_duplicates(KEYS) for arm in (a, b))
     return _counts(
-        off.run,
+        a.run,
         len(second),
         second["category"].isin(_MATRIX).sum(),
         (first["on_sme_unit"] == ON).sum(),
@@ -273,9 +273,9 @@ def _facts(level: str, **known: Any) -> dict[str, Any]:
     return {"level": level, **dict.fromkeys(_FACTS), **known}
 
 
-def _joined(off: pd.DataFrame, on: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _joined(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Both arms side by side; rows that only one of them has are kept, with nothing on the other side."""
-    return off.merge(on, how="outer", on=["round", *keys], suffixes=("_off", "_on"), validate="one_to_one")
+    return a.merge(b, how="outer", on=["round", *keys], suffixes=("_a", "_b"), validate="one_to_one")
 
 
 def _first(values: pd.Series) -> str | None:
@@ -286,7 +286,7 @@ def _first(values: pd.Series) -> str | None:
 
 def _why_not_one_thing(pair: pd.DataFrame) -> str | None:
     """Why the two sides of a pair cannot be compared, or None."""
-    missing = pair[["median_ns_off", "median_ns_on"]].isna()
+    missing = pair[["median_ns_a", "median_ns_b"]].isna()
     if missing.all(axis=0).any():
         return str(pair["why_alone"].iloc[0]) if "why_alone" in pair else ONE_ARM
     return "It is not in every round of both arms." if missing.any(axis=None) else None
@@ -297,16 +297,16 @@ def _timed(pair: pd.DataFrame, reason: str | None) -> dict[str, Any]:
     reason = reason or _why_not_one_thing(pair)
     if reason is not None:
         return {**dict.fromkeys(_TIMES), "verdict": "not comparable", "reason": reason}
-    off, on = times_of(pair, "off"), times_of(pair, "on")
+    a, b = times_of(pair, "a"), times_of(pair, "b")
     row = {
         **dict.fromkeys(_TIMES),
-        "off_ns": float(pair["median_ns_off"].median()),
-        "on_ns": float(pair["median_ns_on"].median()),
+        "a_ns": float(pair["median_ns_a"].median()),
+        "b_ns": float(pair["median_ns_b"].median()),
         "n": len(pair),
     }
-    if min(*off.least_ns, *on.least_ns) <= 0:
+    if min(*a.least_ns, *b.least_ns) <= 0:
         return {**row, "verdict": "insufficient data", "reason": _BELOW_THE_CLOCK}
-    return {**row, "times": (off, on)}
+    return {**row, "times": (a, b)}
 
 
 def _judge(
@@ -319,16 +319,16 @@ def _judge(
     names = arm_name(runs[0]), arm_name(runs[1])
     subject = f"{names[1]} {is_or_are(names[1])}"
     judged = [(row, *row.pop("times")) for row in rows if "times" in row]
-    estimates = [bounded_speedup(off, on) for _, off, on in judged]
+    estimates = [bounded_speedup(a, b) for _, a, b in judged]
     adjusted = adjusted_p_values([estimate.p_value for estimate in estimates])
     for row in rows:
         row["noise_floor"] = noise_floor
-    for (row, off, on), estimate, p_adjusted in zip(judged, estimates, adjusted, strict=True):
+    for (row, a, b), estimate, p_adjusted in zip(judged, estimates, adjusted, strict=True):
         least, most = estimate.bounds or (estimate.ratio, estimate.ratio)
         verdict, reason = speedup_verdict(
             estimate, noise_floor=noise_floor, adjusted_p=p_adjusted, subject=subject
         )
-        modes = slow_rounds(off), slow_rounds(on)
+        modes = slow_rounds(a), slow_rounds(b)
         row |= {
             "speedup": estimate.ratio if estimate.resolution <= MOST_RESOLUTION else None,
             "speedup_low": estimate.low,
@@ -338,21 +338,21 @@ def _judge(
             "p_value": estimate.p_value,
             "p_adjusted": p_adjusted,
             "minimal_detectable_effect": minimal_detectable_effect(
-                _middle(off), _middle(on), noise_floor=noise_floor, resolution=estimate.resolution
+                _middle(a), _middle(b), noise_floor=noise_floor, resolution=estimate.resolution
             ),
-            "slow_rounds_off": len(modes[0]),
-            "slow_rounds_on": len(modes[1]),
+            "slow_rounds_a": len(modes[0]),
+            "slow_rounds_b": len(modes[1]),
         }
         # A slow mode in the same rounds of both arms is the machine's, and pairing cancels it. Between
         # identical arms it is the very noise that is being measured.
         mixed = modes[0] != modes[1] and runs[0]["experiment"] != "aa"
         if mixed:
-            reason += f" {_modes_text(off, on, modes, names)}"
+            reason += f" {_modes_text(a, b, modes, names)}"
         if bias is not None:
             verdict, reason = "not comparable", bias
-        elif mixed and not _holds_between_modes(verdict, off, on, modes, threshold_of(noise_floor)):
+        elif mixed and not _holds_between_modes(verdict, a, b, modes, threshold_of(noise_floor)):
             verdict = "insufficient data"
-            reason = f"{_modes_text(off, on, modes, names)} A ratio would mix two states of the machine."
+            reason = f"{_modes_text(a, b, modes, names)} A ratio would mix two states of the machine."
         row |= {"verdict": verdict, "reason": reason}
         if bias is not None or (mixed and verdict == "insufficient data"):
             row |= dict.fromkeys(_RATIO)
@@ -365,7 +365,7 @@ def _between_modes(model: dict[str, Any], pair: pd.DataFrame) -> dict[str, Any]:
         return {}
     # Both in the same way over the rounds: some that were slow are no disagreement.
     median, mean = (
-        float((pair[f"{name}_ns_off"] / pair[f"{name}_ns_on"]).median()) for name in ("median", "mean")
+        float((pair[f"{name}_ns_a"] / pair[f"{name}_ns_b"]).median()) for name in ("median", "mean")
     )
     contrary = model["verdict"] in ("faster", "slower") and (mean > 1) != (median > 1)
     if not contrary and 1 / _MOST_APART <= mean / median <= _MOST_APART:
@@ -389,18 +389,18 @@ def _by_mode(times: Times, slow: list[int]) -> tuple[float, float]:
 
 
 def _holds_between_modes(
-    verdict: str, off: Times, on: Times, modes: tuple[list[int], list[int]], threshold: float
+    verdict: str, a: Times, b: Times, modes: tuple[list[int], list[int]], threshold: float
 ) -> bool:
     """Whether the verdict holds whichever modes the two arms happen to be in."""
-    (off_fast, off_slow), (on_fast, on_slow) = _by_mode(off, modes[0]), _by_mode(on, modes[1])
+    (a_fast, a_slow), (b_fast, b_slow) = _by_mode(a, modes[0]), _by_mode(b, modes[1])
     if verdict == "faster":
-        return off_fast / on_slow >= threshold
-    return verdict == "slower" and off_slow / on_fast <= 1 / threshold
+        return a_fast / b_slow >= threshold
+    return verdict == "slower" and a_slow / b_fast <= 1 / threshold
 
 
-def _modes_text(off: Times, on: Times, modes: tuple[list[int], list[int]], names: tuple[str, str]) -> str:
+def _modes_text(a: Times, b: Times, modes: tuple[list[int], list[int]], names: tuple[str, str]) -> str:
     said = []
-    for arm, times, slow in ((names[0], off, modes[0]), (names[1], on, modes[1])):
+    for arm, times, slow in ((names[0], a, modes[0]), (names[1], b, modes[1])):
         fast_ns, slow_ns = _by_mode(times, slow)
         if slow:
             said.append(

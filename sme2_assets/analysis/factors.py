@@ -34,46 +34,40 @@ IDENTITY = {
 
 @dataclass(frozen=True)
 class Factor:
-    """`columns` of `runs` may differ; `called` gives the name of an arm in a sentence."""
+    """`columns` of `runs` may differ; the first has its value. `called` makes of that the arm's name in a
+    sentence."""
 
     name: str
-    columns: frozenset[str]
-    called: Callable[[Run], str]
+    columns: tuple[str, ...]
+    called: Callable[[str], str] = str
     # Whether both arms run the same program: then their outputs are also compared with each other.
     one_program: bool = True
     # Whether operators of one arm have counterparts in the other.
     one_network: bool = True
 
+    def value(self, run: Run) -> str:
+        """What the factor is in an arm: off, fp16, 2; empty where nothing was chosen."""
+        value = _fact(run, self.columns[0])
+        return "" if value is None else str(value)
 
-def _threads(run: Run) -> str:
-    return f"{int(run['threads'])} thread{'' if run['threads'] == 1 else 's'}"
 
-
-SME2 = Factor("sme2", frozenset({"sme2"}), lambda run: f"SME2 {run['sme2']}")
-_PROGRAM = frozenset({"variant", "pte_sha256"})
+SME2 = Factor("sme2", ("sme2",), lambda state: f"SME2 {state}")
+_PROGRAM = ("variant", "pte_sha256")
 FACTORS = {
     factor.name: factor
     for factor in (
         SME2,
-        Factor("precision", _PROGRAM | {"precision"}, lambda run: str(run["precision"]), one_program=False),
+        Factor("precision", ("precision", *_PROGRAM), one_program=False),
         *(
-            Factor(name, _PROGRAM | {"method"}, lambda run: str(run["variant"]), False, one_network=False)
+            Factor(name, (*_PROGRAM, "method"), one_program=False, one_network=False)
             for name in ("option", "model")
         ),
         # What `sme2 advise` tries: a model as it is, and changed in a way that has a name.
-        Factor("change", _PROGRAM | {"precision"}, lambda run: str(run["variant"]), False, one_network=False),
-        Factor(
-            "executorch",
-            frozenset({"executorch_version", "runner_pair"}),
-            lambda run: f"ExecuTorch {run['executorch_version']}",
-        ),
-        Factor("threads", frozenset({"threads"}), _threads),
-        Factor("cpus", frozenset({"cpus"}), lambda run: f"CPUs {run['cpus'] or 'as the system likes'}"),
-        Factor(
-            "power",
-            frozenset({"power_mode"}),
-            lambda run: f"power mode {run['power_mode']}" if run["power_mode"] else "power as it was",
-        ),
+        Factor("change", (*_PROGRAM, "precision"), one_program=False, one_network=False),
+        Factor("executorch", ("executorch_version", "runner_pair"), lambda version: f"ExecuTorch {version}"),
+        Factor("threads", ("threads",), lambda count: f"{count} thread{'' if count == '1' else 's'}"),
+        Factor("cpus", ("cpus",), lambda cpus: f"CPUs {cpus or 'as the system likes'}"),
+        Factor("power", ("power_mode",), lambda mode: f"power mode {mode}" if mode else "power as it was"),
     )
 }
 
@@ -88,7 +82,15 @@ def factor_of(run: Run) -> Factor | None:
 def arm_name(run: Run) -> str:
     """What an arm is called; identical arms are called by their letters."""
     factor = factor_of(run)
-    return factor.called(run) if factor else f"arm {run['arm']}"
+    return factor.called(factor.value(run)) if factor else f"arm {run['arm']}"
+
+
+def arm_names(compared: Run) -> tuple[str, str]:
+    """What the arms of a row of `comparisons` are called."""
+    factor = FACTORS.get(compared["factor"])
+    if factor is None:
+        return "arm a", "arm b"
+    return factor.called(compared["a_value"]), factor.called(compared["b_value"])
 
 
 def arm_label(run: Run) -> str:
@@ -111,7 +113,9 @@ def _fact(run: Run, column: str) -> Any:
 def why_not_one_factor(first: Run, second: Run) -> str | None:
     """Everything that the arms differ in besides their factor; or that they do not differ in the factor."""
     factor = factor_of(first)
-    allowed = factor.columns if factor else frozenset()
+    if factor is None and first["experiment"] == "arms":
+        return f"this version does not know the factor {first['factor']}"
+    allowed = factor.columns if factor else ()
     differing = {}
     for column, what in IDENTITY.items():
         values = _fact(first, column), _fact(second, column)
@@ -123,6 +127,6 @@ def why_not_one_factor(first: Run, second: Run) -> str | None:
     besides = [said for column, said in differing.items() if column not in allowed]
     if besides:
         return f"the runs have different {' and different '.join(besides)}"
-    if factor is not None and factor.called(first) == factor.called(second):
+    if factor is not None and factor.value(first) == factor.value(second):
         return f"the runs do not differ in their {factor.name}"
     return None

@@ -24,8 +24,8 @@ UNCERTAIN = "The arms differ around it: which of several of its kind it is in th
 class Pair(NamedTuple):
     """Places of one operator in both arms; None where an arm lacks it, and then why."""
 
-    off: Place | None
-    on: Place | None
+    a: Place | None
+    b: Place | None
     why_alone: str | None = None
 
 
@@ -34,9 +34,9 @@ def place_of(row: Any) -> Place:
     return tuple(None if pd.isna(row[name]) else row[name] for name in KEYS)
 
 
-def operator_pairs(off: pd.DataFrame, on: pd.DataFrame) -> list[Pair]:
+def operator_pairs(a: pd.DataFrame, b: pd.DataFrame) -> list[Pair]:
     """Every operator of both arms once, in order. Both frames have KEYS and `op_type`."""
-    sequences = _sequences(off), _sequences(on)
+    sequences = _sequences(a), _sequences(b)
     pairs: list[Pair] = []
     for key in dict.fromkeys([*sequences[0], *sequences[1]]):
         pairs += _paired(*(of_arm.get(key, []) for of_arm in sequences))
@@ -52,29 +52,29 @@ def _sequences(rows: pd.DataFrame) -> dict[Place, list[tuple[Place, str]]]:
     return sequences
 
 
-def _paired(off: list[tuple[Place, str]], on: list[tuple[Place, str]]) -> Iterator[Pair]:
-    certain, possible = _matches([kind for _, kind in off], [kind for _, kind in on])
-    next_on = 0
-    for i, (place, _) in enumerate(off):
+def _paired(a: list[tuple[Place, str]], b: list[tuple[Place, str]]) -> Iterator[Pair]:
+    certain, possible = _matches([kind for _, kind in a], [kind for _, kind in b])
+    next_b = 0
+    for i, (place, _) in enumerate(a):
         if i not in certain:
             yield Pair(place, None, UNCERTAIN if possible[i].any() else ONE_ARM)
             continue
-        yield from _alone(on, possible, range(next_on, certain[i]))
-        yield Pair(place, on[certain[i]][0])
-        next_on = certain[i] + 1
-    yield from _alone(on, possible, range(next_on, len(on)))
+        yield from _alone(b, possible, range(next_b, certain[i]))
+        yield Pair(place, b[certain[i]][0])
+        next_b = certain[i] + 1
+    yield from _alone(b, possible, range(next_b, len(b)))
 
 
-def _alone(on: list[tuple[Place, str]], possible: npt.NDArray[np.bool_], which: range) -> Iterator[Pair]:
+def _alone(b: list[tuple[Place, str]], possible: npt.NDArray[np.bool_], which: range) -> Iterator[Pair]:
     for j in which:
-        yield Pair(None, on[j][0], UNCERTAIN if possible[:, j].any() else ONE_ARM)
+        yield Pair(None, b[j][0], UNCERTAIN if possible[:, j].any() else ONE_ARM)
 
 
-def _matches(off: list[str], on: list[str]) -> tuple[dict[int, int], npt.NDArray[np.bool_]]:
+def _matches(a: list[str], b: list[str]) -> tuple[dict[int, int], npt.NDArray[np.bool_]]:
     """Pairs that are in every longest common subsequence, and a matrix of those that are in any."""
-    if off == on:
-        return {i: i for i in range(len(off))}, np.eye(len(off), dtype=bool)
-    same = np.array(off, dtype=object)[:, None] == np.array(on, dtype=object)[None, :]
+    if a == b:
+        return {i: i for i in range(len(a))}, np.eye(len(a), dtype=bool)
+    same = np.array(a, dtype=object)[:, None] == np.array(b, dtype=object)[None, :]
     before, after = _lengths(same), _lengths(same[::-1, ::-1])[::-1, ::-1]
     possible = same & (before[:-1, :-1] + 1 + after[1:, 1:] == before[-1, -1])
     # Each longest one has exactly one pair of each rank (pairs before it): if only one exists, all have it.

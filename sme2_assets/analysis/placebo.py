@@ -63,12 +63,12 @@ class Placebo:
 
 def is_placebo(pair: pd.DataFrame) -> bool:
     """Whether a pair of operators, a row per round, certainly ran the same kernel, and for long enough."""
-    if pair[["median_ns_off", "median_ns_on"]].isna().any(axis=None):
+    if pair[["median_ns_a", "median_ns_b"]].isna().any(axis=None):
         return False
-    off, on = (re.sub(r" #\d+$", "", str(pair[f"name_{arm}"].iloc[0])) for arm in ("off", "on"))
-    if off != on or _SAYS_NOTHING.search(off):
+    a, b = (re.sub(r" #\d+$", "", str(pair[f"name_{arm}"].iloc[0])) for arm in ("a", "b"))
+    if a != b or _SAYS_NOTHING.search(a):
         return False
-    for arm in ("off", "on"):
+    for arm in ("a", "b"):
         # If unknown, it may be another kernel.
         if pair[f"on_sme_unit_{arm}"].isin([ON, UNKNOWN]).any():
             return False
@@ -89,9 +89,9 @@ def placebo_of(pairs: Sequence[pd.DataFrame]) -> Placebo:
     """What these pairs of operators show: each is a placebo, with a row per round in the same order."""
     if not pairs:
         return Placebo()
-    arms = [[times_of(pair, arm) for pair in pairs] for arm in ("off", "on")]
+    arms = [[times_of(pair, arm) for pair in pairs] for arm in ("a", "b")]
     together = [Times(*np.sum([(times.least_ns, times.most_ns) for times in arm], axis=0)) for arm in arms]
-    single = [bounded_speedup(off, on, interval=False).nearest for off, on in zip(*arms, strict=True)]
+    single = [bounded_speedup(a, b, interval=False).nearest for a, b in zip(*arms, strict=True)]
     return Placebo(len(pairs), bounded_speedup(*together), noise_floor(single))
 
 

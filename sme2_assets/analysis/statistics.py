@@ -46,7 +46,7 @@ _LARGE_N = 100
 
 @dataclass(frozen=True)
 class Speedup:
-    """off / on with its 95 % interval and the p-value of "no difference".
+    """a / b with its 95 % interval and the p-value of "no difference".
 
     `low`, `high` and `p_value` are None when there are too few rounds (n). Where a clock floors, `bounds`
     enclose the ratio that exact times would have given, whatever was hidden; `ratio` is their middle, and the
@@ -83,10 +83,10 @@ class Times:
     most_ns: Floats
 
 
-def paired_speedup(off_ns: Sequence[float], on_ns: Sequence[float]) -> Speedup:
+def paired_speedup(a_ns: Sequence[float], b_ns: Sequence[float]) -> Speedup:
     """The speedup over paired rounds: Hodges-Lehmann estimate on log times, interval, rank test.
 
-    With d = log(off) - log(on) for each round, the ratio is exp(median of all averages of two d).
+    With d = log(a) - log(b) for each round, the ratio is exp(median of all averages of two d).
 
     The interval is a bootstrap over rounds: the percentile interval, with tails widened for small n as
     Hesterberg proposes, alpha'/2 = Phi(-sqrt(n / (n - 1)) * t(0.975, n - 1)), and never narrower than the
@@ -101,7 +101,7 @@ def paired_speedup(off_ns: Sequence[float], on_ns: Sequence[float]) -> Speedup:
     successive ones are seen to be alike, the interval is widened (see `_widening`). It cannot
     see a bias that all rounds share, such as a machine that throttles whenever one arm runs.
     """
-    return bounded_speedup(exactly(off_ns), exactly(on_ns))
+    return bounded_speedup(exactly(a_ns), exactly(b_ns))
 
 
 def unpaired_ratio(
@@ -131,7 +131,7 @@ def exactly(times_ns: Sequence[float] | Floats) -> Times:
     return Times(times, times)
 
 
-def bounded_speedup(off: Times, on: Times, *, interval: bool = True) -> Speedup:
+def bounded_speedup(a: Times, b: Times, *, interval: bool = True) -> Speedup:
     """The speedup for times that are only known to lie between two bounds.
 
     The estimate and both ends of the interval grow with every d. So their values for the smallest and the
@@ -140,7 +140,7 @@ def bounded_speedup(off: Times, on: Times, *, interval: bool = True) -> Speedup:
     for independent rounds: the clock may also hide that successive ones are alike. Without `interval` there
     is only the estimate, which takes a hundredth of the time.
     """
-    lowest, highest = _log_ratios(off.least_ns, on.most_ns), _log_ratios(off.most_ns, on.least_ns)
+    lowest, highest = _log_ratios(a.least_ns, b.most_ns), _log_ratios(a.most_ns, b.least_ns)
     if (lowest > highest).any():
         raise ValueError("a lower bound of a time is above its upper bound")
     exact = bool((lowest == highest).all())
@@ -305,8 +305,8 @@ def slow_rounds(times: Times) -> list[int]:
 
 
 def minimal_detectable_effect(
-    off_ns: Sequence[float] | Floats,
-    on_ns: Sequence[float] | Floats,
+    a_ns: Sequence[float] | Floats,
+    b_ns: Sequence[float] | Floats,
     *,
     noise_floor: float | None = None,
     resolution: float = 1.0,
@@ -324,7 +324,7 @@ def minimal_detectable_effect(
     not about how certain this one is; that is what the interval is for. It ignores false-discovery control,
     which demands more. None below MIN_ROUNDS.
     """
-    differences = _log_ratios(off_ns, on_ns)
+    differences = _log_ratios(a_ns, b_ns)
     n = len(differences)
     if n < MIN_ROUNDS:
         return None
@@ -411,11 +411,11 @@ def _positive(values: Sequence[float] | Floats) -> Floats:
     return observed
 
 
-def _log_ratios(off_ns: Sequence[float] | Floats, on_ns: Sequence[float] | Floats) -> Floats:
-    off, on = np.asarray(off_ns, dtype=float), np.asarray(on_ns, dtype=float)
-    if off.ndim != 1 or off.shape != on.shape or not len(off):
-        raise ValueError(f"not paired rounds: {off.shape} and {on.shape}")
-    return np.log(_positive(off)) - np.log(_positive(on))
+def _log_ratios(a_ns: Sequence[float] | Floats, b_ns: Sequence[float] | Floats) -> Floats:
+    a, b = np.asarray(a_ns, dtype=float), np.asarray(b_ns, dtype=float)
+    if a.ndim != 1 or a.shape != b.shape or not len(a):
+        raise ValueError(f"not paired rounds: {a.shape} and {b.shape}")
+    return np.log(_positive(a)) - np.log(_positive(b))
 
 
 def _walsh_averages(values: Floats) -> Floats:

@@ -276,6 +276,7 @@ def _is_run(store: Store, name: str) -> bool:
 
 def _compare_runs(store: Store, first: str, second: str, operators: bool, as_json: bool) -> None:
     """Two runs of one session, as they are in the warehouse."""
+    from sme2_assets.analysis.factors import SME2
     from sme2_assets.report.terminal import show_comparison_rows
     from sme2_assets.warehouse import Warehouse
     from sme2_assets.warehouse.comparisons import compare_runs
@@ -284,7 +285,7 @@ def _compare_runs(store: Store, first: str, second: str, operators: bool, as_jso
     rows = compare_runs(warehouse, first, second)
     if as_json:
         click.echo(rows.to_json(orient="records", date_format="iso", indent=2))
-    elif (rows["experiment"] == "arms").any():
-        _show(warehouse, rows, operators)
-    else:
+    elif rows["factor"].iloc[0] == SME2.name:
         show_comparison_rows(out, warehouse, rows, operators)
+    else:
+        _show(warehouse, rows, operators)

@@ -164,10 +164,10 @@ def _speedups(warehouse: Warehouse, run_ids: Sequence[str]) -> dict[str, str]:
 
     rows = warehouse.query(
         "SELECT * FROM comparisons "
-        "WHERE level = 'model' AND fidelity = 'hardware' AND list_contains(?, on_run_id)",
+        "WHERE level = 'model' AND fidelity = 'hardware' AND list_contains(?, b_run_id)",
         [list(run_ids)],
     )
-    return {row["on_run_id"]: speedup_text(row) for row in rows.to_dict("records")}
+    return {row["b_run_id"]: speedup_text(row) for row in rows.to_dict("records")}
 
 
 def _baselines(warehouse: Warehouse, run_ids: Sequence[str]) -> list[_Baseline]:

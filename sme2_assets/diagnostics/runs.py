@@ -130,7 +130,7 @@ def _check_pair(made: Checkup, warehouse: Warehouse, run: dict[str, Any]) -> Non
     with made.step("comparison") as step:
         rows = warehouse.query(
             "SELECT verdict, reason FROM comparisons WHERE session_id = $session AND level = 'model' "
-            "AND $run IN (off_run_id, on_run_id) ORDER BY on_run_id",
+            "AND $run IN (a_run_id, b_run_id) ORDER BY b_run_id",
             {"session": run["session_id"], "run": run["run_id"]},
         )
         if rows.empty:

@@ -23,7 +23,7 @@ from sme2_assets.exchange.summaries import ExportedArm
 from sme2_assets.models.artifact import ETRECORD, PTE
 from sme2_assets.store import Store, sha256_of_file, write_json
 from sme2_assets.warehouse.csv_files import write_csv
-from sme2_assets.warehouse.read import run_of_id, runs_of_session, work_of_session
+from sme2_assets.warehouse.read import run_of_id, runs_of_session, with_off_and_on, work_of_session
 from sme2_assets.warehouse.store import Warehouse
 
 FORMATS = ("csv", "parquet", "json", "markdown", "perfetto", "etdump")
@@ -288,10 +288,11 @@ class _Writer:
                         (pairs.ON, self._table(on, "categories")),
                     )
                 }
+                work = work_of_session(self.warehouse, off.run["session_id"])
                 for name, compared in (
                     ("comparison", pairs.category_comparison(comparison, shares)),
                     ("operators_comparison", pairs.operator_comparison(comparison)),
-                    ("work_comparison", work_of_session(self.warehouse, off.run["session_id"])),
+                    ("work_comparison", with_off_and_on(work)),
                 ):
                     write_csv(connection.from_df(compared), self.folder / f"{off.model_stem}_{name}.csv")
         if "json" in formats and off in timed and on in timed:
@@ -336,11 +337,12 @@ class _Writer:
     def _comparison(self) -> pd.DataFrame:
         """What was found for this pair; empty for a single run, and before its comparison is made."""
         run = self.arms[0].run
-        return self.warehouse.query(
-            "SELECT * FROM comparisons "
-            "WHERE session_id = ? AND variant = ? AND platform = ? AND experiment <> 'arms'",
+        rows = self.warehouse.query(
+            "SELECT *, coalesce(factor, 'aa') AS experiment FROM comparisons "
+            "WHERE session_id = ? AND variant = ? AND platform = ? AND coalesce(factor, 'sme2') = 'sme2'",
             [run["session_id"], run["variant"], _text(run["platform"])],
         )
+        return with_off_and_on(rows)
 
 
 def _traces(folder: Path, arm: ExportedArm) -> dict[int, Path]:

@@ -22,8 +22,8 @@ _TIMES = """
     FROM advice AS tried
     JOIN runs AS emulated USING (run_id)
     JOIN runs AS second ON second.pte_sha256 = emulated.pte_sha256
-    JOIN comparisons AS compared ON compared.on_run_id = second.run_id
-    JOIN runs AS first ON first.run_id = compared.off_run_id
+    JOIN comparisons AS compared ON compared.b_run_id = second.run_id
+    JOIN runs AS first ON first.run_id = compared.a_run_id
     JOIN advice AS base ON base.variant = tried.variant AND base.rank = 0
     JOIN runs AS as_it_is ON as_it_is.run_id = base.run_id AND as_it_is.pte_sha256 = first.pte_sha256
     WHERE tried.variant = $variant AND tried.rank > 0 AND level = 'model' AND compared.fidelity = 'hardware'

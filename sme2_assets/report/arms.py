@@ -1,4 +1,4 @@
-"""Arms that differ in something other than SME2: the verdict in a sentence, and what each of them showed."""
+"""Arms that differ in another factor than SME2, or in none: the verdict, and what each arm showed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from sme2_assets.analysis.factors import arm_name, is_or_are
+from sme2_assets.analysis.factors import arm_name, arm_names, is_or_are
 from sme2_assets.analysis.statistics import threshold_of
 from sme2_assets.evidence.digits import beside, ratio_text
 from sme2_assets.report import claims
@@ -25,18 +25,19 @@ _TIMES = "SELECT run_id, median_ns, p05_ns, p95_ns FROM latency_summary WHERE li
 
 def verdict_of_arms(row: Row) -> str:
     """What a row of `comparisons` for the whole model shows: which arm is faster, by how much, and why."""
-    arm = {"on_run_id": row["on_run_id"]}
-    pair = {"first": row["off_arm"], "second": row["on_arm"]}
+    arm = {"b_run_id": row["b_run_id"]}
+    a, b = arm_names(row)
+    pair = {"first": a, "second": b}
     said = []
     if row["verdict"] in ("faster", "slower"):
         ends = [row["speedup"], row["speedup_low"], row["speedup_high"]]
-        names = row["on_arm"], row["off_arm"]
+        faster, slower = b, a
         if row["verdict"] == "slower":
-            ends, names = [1 / ends[0], 1 / ends[2], 1 / ends[1]], names[::-1]
+            ends, faster, slower = [1 / ends[0], 1 / ends[2], 1 / ends[1]], a, b
         ratio, low, high = map(float, ends)
         n = int(row["n"])
         figures = {"ratio": ratio, "low": low, "high": high, "n": n, "text": ratio_text(ratio, low, high, n)}
-        who = {"faster": names[0], "verb": is_or_are(names[0]), "slower": names[1]}
+        who = {"faster": faster, "verb": is_or_are(faster), "slower": slower}
         said.append(claims.ARM_FASTER.say(**arm, **figures, **who))
     elif row["verdict"] in ("no difference", "too small to count"):
         floor = None if pd.isna(row["noise_floor"]) else float(row["noise_floor"])
@@ -96,7 +97,7 @@ def outputs_cell(run: Row) -> str:
 
 def scaling_table(warehouse: Warehouse, session_id: str, rows: pd.DataFrame) -> TextTable:
     """Thread counts of one session: time, speedup over the first, and speedup per thread."""
-    compared = {row["on_run_id"]: row for row in rows[rows["level"] == "model"].to_dict("records")}
+    compared = {row["b_run_id"]: row for row in rows[rows["level"] == "model"].to_dict("records")}
     runs = runs_of_session(warehouse, session_id)
     shown = arms_table(warehouse, session_id)
     at = 1 + ("median ms" in shown.header)
@@ -129,13 +130,14 @@ def show_arms(
     """A session of arms on a terminal: the verdicts, then a table."""
     models = rows[rows["level"] == "model"].to_dict("records")
     first = models[0]
-    title = f"== {first['variant']} on {first['platform']}, {device_cell(first)}: {first['factor']} =="
+    factor = first["factor"] or "identical arms"
+    title = f"== {first['variant']} on {first['platform']}, {device_cell(first)}: {factor} =="
     out.print(title, style="bold", highlight=False, markup=False)
     for row in models:
         out.print(verdict_of_arms(row), markup=False, highlight=False, soft_wrap=True)
         if not pd.isna(row["confidence"]):
             confidence = {"level": row["confidence"], "why": row["confidence_reason"]}
-            said = claims.ARM_CONFIDENCE.say(on_run_id=row["on_run_id"], **confidence)
+            said = claims.ARM_CONFIDENCE.say(b_run_id=row["b_run_id"], **confidence)
             out.print(f"confidence: {said}", markup=False, highlight=False, soft_wrap=True)
     print_table(out, table)
     for level in ("category", "operator") if operators else ("category",):

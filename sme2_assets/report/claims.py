@@ -9,15 +9,15 @@ from sme2_assets.analysis.joint_steps import LEAST_WATCHED, MOST_OF_THEM
 _MODEL = "FROM comparisons WHERE session_id = $session_id AND level = 'model'"
 # The ratio of each round, in a different way from the comparison: straight from the processes.
 _RATIOS = (
-    "(SELECT {pick} FROM latency_rounds AS off JOIN latency_rounds AS arm USING (round) "
-    "WHERE off.run_id = off_run_id AND arm.run_id = on_run_id)"
+    "(SELECT {pick} FROM latency_rounds AS a JOIN latency_rounds AS b USING (round) "
+    "WHERE a.run_id = a_run_id AND b.run_id = b_run_id)"
 )
-_MIDDLE = _RATIOS.format(pick="median(off.median_ns / arm.median_ns)")
-_LEAST = _RATIOS.format(pick="min(off.median_ns / arm.median_ns)")
-_MOST = _RATIOS.format(pick="max(off.median_ns / arm.median_ns)")
+_MIDDLE = _RATIOS.format(pick="median(a.median_ns / b.median_ns)")
+_LEAST = _RATIOS.format(pick="min(a.median_ns / b.median_ns)")
+_MOST = _RATIOS.format(pick="max(a.median_ns / b.median_ns)")
 _RIGHT = (
     "(SELECT count(*) = 2 AND bool_and(coalesce(sqnr_db >= sqnr_threshold_db, true)) FROM runs "
-    "WHERE run_id IN (off_run_id, on_run_id))"
+    "WHERE run_id IN (a_run_id, b_run_id))"
 )
 
 # Faster or slower needs hardware, right outputs and an interval on one side of 1; "no difference" needs an
@@ -72,8 +72,8 @@ def _number(pattern: str) -> str:
     return f"TRY_CAST(regexp_extract($reason, '{pattern}', 1) AS DOUBLE)"
 
 
-_ARMS = "FROM runs WHERE run_id IN (off_run_id, on_run_id)"
-_MEAN_RATIO = _RATIOS.format(pick="median(off.mean_ns / arm.mean_ns)")
+_ARMS = "FROM runs WHERE run_id IN (a_run_id, b_run_id)"
+_MEAN_RATIO = _RATIOS.format(pick="median(a.mean_ns / b.mean_ns)")
 _PAIRED_ROUNDS = _RATIOS.format(pick="count(*)")
 # Reasons are made and stored with the verdict. Each kind has a condition of its own, on what was measured and
 # not on the words; a kind that is not known here does not hold.
@@ -87,7 +87,7 @@ REASON = Claim(
             AND ({_says("lies above 1")} = false OR speedup_low > 1)
             AND ({_says("lies below 1")} = false OR speedup_high < 1)
             AND ({_says("the interval holds 1")} = false OR 1 BETWEEN speedup_low AND speedup_high)
-            AND ({_says("slow mode")} = false OR slow_rounds_off + slow_rounds_on > 0)
+            AND ({_says("slow mode")} = false OR slow_rounds_a + slow_rounds_b > 0)
         WHEN {_says("paired rounds; at least")} THEN speedup_low IS NULL
             AND {_number("^([0-9]+) paired rounds")} = {_PAIRED_ROUNDS}
             AND {_number("at least ([0-9]+)")} > {_PAIRED_ROUNDS}
@@ -99,7 +99,7 @@ REASON = Claim(
         WHEN {_says("The arms do not compute the same")} OR {_says("The outputs of the arms differ")}
             THEN (SELECT bool_or(arms_fault IS NOT NULL OR arms_sqnr_db < sqnr_threshold_db) {_ARMS})
         WHEN {_says("the same kernel in both arms")} THEN placebo_low > 1 OR placebo_high < 1
-        WHEN {_says("slow mode")} THEN speedup IS NULL AND slow_rounds_off + slow_rounds_on > 0
+        WHEN {_says("slow mode")} THEN speedup IS NULL AND slow_rounds_a + slow_rounds_b > 0
         WHEN {_says("the mean one")} THEN speedup IS NULL
             AND {_number("^The median inference gives ([0-9.]+)")}
                 BETWEEN {_LEAST} - 0.00501 AND {_MOST} + 0.00501
@@ -156,7 +156,7 @@ PLACEBO = Claim(
     "{operators} {have} the same kernel in both arms, and together a ratio of {ratio}",
     "SELECT count(*) FILTER (placebo) = $operators AND bool_and(fidelity = 'hardware') "
     "AND bool_and(backend IN ('xnnpack', 'portable')) FILTER (placebo) "
-    "AND bool_and(coalesce(sme2_operators_off + sme2_operators_on + sme2_operators_unknown, 0) = 0) "
+    "AND bool_and(coalesce(sme2_operators_a + sme2_operators_b + sme2_operators_unknown, 0) = 0) "
     "FILTER (placebo) "
     "FROM comparisons WHERE session_id = $session_id AND level = 'operator'",
 )
@@ -469,21 +469,30 @@ MORE = Claim(
 )
 
 # About arms that differ in something other than SME2: each against the first of its session.
-_OF_ARM = "FROM comparisons WHERE on_run_id = $on_run_id AND level = 'model'"
+_OF_ARM = "FROM comparisons WHERE b_run_id = $b_run_id AND level = 'model'"
+
+
+def _names(name: str, arm: str) -> str:
+    """Whether an arm's name has its value as a word; without a value there is nothing to find."""
+    value = f"coalesce({arm}_value, '{arm}')"
+    return f"({value} = '' OR contains(concat(' ', {name}, ' '), concat(' ', {value}, ' ')))"
+
+
 ARM_FASTER = Claim(
     "{faster} {verb} {text} faster than {slower}.",
     f"""SELECT fidelity <> 'emulated' AND {_RIGHT} AND $low > 1 AND $ratio BETWEEN $low AND $high
         AND $n = {_PAIRED_ROUNDS} AND {_says_ratio("$ratio", "$low", "$high", "$n")} AND CASE
-        WHEN $faster = on_arm AND $slower = off_arm
+        WHEN {_names("$faster", "b")} AND {_names("$slower", "a")}
             THEN $ratio BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 AND {_MIDDLE} > 1
-        WHEN $faster = off_arm AND $slower = on_arm
+        WHEN {_names("$faster", "a")} AND {_names("$slower", "b")}
             THEN 1 / $ratio BETWEEN {_LEAST} - 1e-9 AND {_MOST} + 1e-9 AND {_MIDDLE} < 1
         ELSE false END {_OF_ARM}""",
 )
 ARMS_ALIKE = Claim(
     "{first} and {second} do not differ by {share:.1%} or more.",
     "SELECT fidelity <> 'emulated' AND speedup_low >= 1 / (1 + $share) - 1e-9 "
-    f"AND speedup_high <= 1 + $share + 1e-9 AND off_arm = $first AND on_arm = $second {_OF_ARM}",
+    "AND speedup_high <= 1 + $share + 1e-9 "
+    f"AND {_names('$first', 'a')} AND {_names('$second', 'b')} {_OF_ARM}",
 )
 ARMS_OPEN = Claim(
     "Which of {first} and {second} is faster is not shown.",

@@ -52,8 +52,8 @@ def operators_that_differ(warehouse: Warehouse, run_ids: Mapping[str, str | None
             {place_of(row): row for row in facts[of].to_dict("records")} for of in (device, reference)
         )
         for pair in operator_pairs(facts[device], facts[reference]):
-            one = here[pair.off] if pair.off else None
-            other = there[pair.on] if pair.on else None
+            one = here[pair.a] if pair.a else None
+            other = there[pair.b] if pair.b else None
             if _kernel(one) != _kernel(other):
                 found = one or other
                 assert found is not None

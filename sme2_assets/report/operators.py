@@ -54,8 +54,8 @@ def operators_of_pair(
                 [
                     facts["execution_order"],
                     shown_name(facts, names_in_both(pair)),
-                    _ms(pair["off_ns"]),
-                    _ms(pair["on_ns"]),
+                    _ms(pair["a_ns"]),
+                    _ms(pair["b_ns"]),
                     _share(facts),
                     speedup_text(pair),
                     pair["verdict"],
@@ -124,11 +124,8 @@ def operators_of_arm(explanation: Explanation, usage: pd.DataFrame) -> TextTable
 
 def _places(pair: Record) -> tuple[Place, Place]:
     """Where the operator is in each arm; a place that nothing has if it is only in the other arm."""
-    off, on = place_of(pair), place_of({**pair, "position": pair["on_position"]})
-    if pd.isna(pair["off_name"]):
-        return (), on
-    # Compared before arms could have different positions: they had the same one.
-    return off, off if pd.isna(pair["on_position"]) and not pd.isna(pair["on_name"]) else on
+    first = () if pd.isna(pair["a_name"]) else place_of(pair)
+    return first, place_of({**pair, "position": pair["b_position"]})
 
 
 def _by_place(operators: pd.DataFrame) -> dict[tuple[object, ...], Record]:

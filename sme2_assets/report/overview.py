@@ -71,7 +71,7 @@ FROM sessions
 LEFT JOIN comparisons AS compared
     ON compared.variant = sessions.variant AND compared.platform = sessions.platform
     AND compared.session_id = sessions.session_id AND compared.level = 'model'
-    AND compared.experiment = 'sme2'
+    AND compared.factor = 'sme2'
 ORDER BY
     sessions.variant, sessions.platform, sessions.device, sessions.arch, sessions.threads, sessions.cpus,
     sessions.power_mode, sessions.method, sessions.session_id

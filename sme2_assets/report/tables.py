@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from sme2_assets.analysis.factors import arm_names
 from sme2_assets.analysis.unit import ON
 from sme2_assets.evidence.digits import beside, interval_beside, ratio_text
 from sme2_assets.report import claims
@@ -199,11 +200,11 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
     """Rows of `comparisons` of one session at a level: model, category or operator."""
     selected = comparison[comparison["level"] == level]
     rows = (_meaningful(selected) if level == "category" else selected).to_dict("records")
-    off, on = arm_headings(rows)
-    # Not "SME unit on" or "operators on", which read as where an operator runs.
-    arms = ("SME2 off", "SME2 on") if (off, on) == ("off", "on") else (off, on)
+    arms = arm_names(comparison.iloc[0])
     units = tuple(f"on the SME unit, {arm}" for arm in arms)
+    # Not "operators on", which reads as where an operator runs.
     operators = f"operators ({arms[1]})"
+    a, b = (arm.removeprefix("SME2 ") for arm in arms)
     what: dict[str, Callable[[Record], Any]] = {
         "model": {"model": lambda row: row["variant"], operators: lambda row: row["operators"]},
         "category": {"category": lambda row: row["category"], operators: lambda row: row["operators"]},
@@ -211,18 +212,18 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
         "operator": {
             "delegate": lambda row: row["delegate"],
             "position": lambda row: row["position"],
-            "operator (off -> on)": names_in_both,
+            f"operator ({a} -> {b})": names_in_both,
         },
     }[level]
     table = TextTable.of(
-        [*what, *units, f"{off} ms", f"{on} ms", "speedup", "verdict"],
+        [*what, *units, f"{a} ms", f"{b} ms", "speedup", "verdict"],
         [
             [
                 *(value(row) for value in what.values()),
-                row["sme2_operators_off"],
-                on_unit_cell(row, "sme2_operators_on", "sme2_operators_unknown"),
-                _ms(row, "off_ns"),
-                _ms(row, "on_ns"),
+                row["sme2_operators_a"],
+                on_unit_cell(row, "sme2_operators_b", "sme2_operators_unknown"),
+                _ms(row, "a_ns"),
+                _ms(row, "b_ns"),
                 speedup_text(row),
                 row["verdict"],
             ]
@@ -230,14 +231,7 @@ def comparison_table(comparison: pd.DataFrame, level: str) -> TextTable:
         ],
     )
     table = of_sme2(table, comparison, *units)
-    return real_times(table, comparison, f"{off} ms", f"{on} ms", "speedup", "verdict")
-
-
-def arm_headings(rows: Sequence[Record]) -> tuple[str, str]:
-    """What the columns of the two arms are called: off and on, or what another factor calls its arms."""
-    if not rows or rows[0].get("experiment") != "arms":
-        return "off", "on"
-    return str(rows[0]["off_arm"]), str(rows[0]["on_arm"])
+    return real_times(table, comparison, f"{a} ms", f"{b} ms", "speedup", "verdict")
 
 
 def unit_cell(row: Record) -> str | None:
@@ -254,9 +248,7 @@ def on_unit_cell(
     """How many operators are on the unit, and for how many it is unknown: `3` or `3, 2 unknown`."""
     if pd.isna(row[on]):
         return None
-    # Older comparisons do not have this count.
-    without = pd.isna(row[unknown]) or not row[unknown]
-    return f"{int(row[on])}" if without else f"{int(row[on])}, {int(row[unknown])} unknown"
+    return f"{int(row[on])}, {int(row[unknown])} unknown" if row[unknown] else f"{int(row[on])}"
 
 
 def history_table(history: pd.DataFrame) -> TextTable:
@@ -554,8 +546,8 @@ def _state(row: Record) -> str | None:
 
 
 def names_in_both(row: Record) -> str:
-    off, on = ("(absent)" if pd.isna(row[column]) else row[column] for column in ("off_name", "on_name"))
-    return off if off == on else f"{off} -> {on}"
+    a, b = ("(absent)" if pd.isna(row[column]) else row[column] for column in ("a_name", "b_name"))
+    return a if a == b else f"{a} -> {b}"
 
 
 def _ms(row: Record, column: str) -> str:

@@ -240,7 +240,7 @@ def noise_faults(warehouse: Warehouse, run: dict[str, Any]) -> str | None:
     return "; ".join(noise(conditions(warehouse, run))) or None
 
 
-def pair_faults(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> str | None:
+def pair_faults(warehouse: Warehouse, a_run_id: str, b_run_id: str) -> str | None:
     """Why two runs are not a pair, or computed different things."""
-    off, on = (run_of_id(warehouse, run_id) for run_id in (off_run_id, on_run_id))
-    return why_not_a_pair(off, on) or why_outputs_differ(off, on)
+    a, b = (run_of_id(warehouse, run_id) for run_id in (a_run_id, b_run_id))
+    return why_not_a_pair(a, b) or why_outputs_differ(a, b)

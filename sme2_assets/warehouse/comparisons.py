@@ -30,9 +30,9 @@ def compare_arms(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
     return pd.concat([_compared(warehouse, first, other) for other in others])
 
 
-def compare_pair(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.DataFrame:
+def compare_pair(warehouse: Warehouse, a_run_id: str, b_run_id: str) -> pd.DataFrame:
     """Compares two runs and stores the rows; an unfit pair is refused."""
-    return _stored(warehouse, compare_runs(warehouse, off_run_id, on_run_id))
+    return _stored(warehouse, compare_runs(warehouse, a_run_id, b_run_id))
 
 
 def _stored(warehouse: Warehouse, rows: pd.DataFrame) -> pd.DataFrame:
@@ -41,9 +41,9 @@ def _stored(warehouse: Warehouse, rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def compare_runs(warehouse: Warehouse, off_run_id: str, on_run_id: str) -> pd.DataFrame:
+def compare_runs(warehouse: Warehouse, a_run_id: str, b_run_id: str) -> pd.DataFrame:
     """Compares two runs by their ids, without storing anything; an unfit pair is refused."""
-    return _compared(warehouse, run_of_id(warehouse, off_run_id), run_of_id(warehouse, on_run_id))
+    return _compared(warehouse, run_of_id(warehouse, a_run_id), run_of_id(warehouse, b_run_id))
 
 
 def device_noise_floor(
@@ -72,12 +72,12 @@ def aa_sessions_like(warehouse: Warehouse, run: dict[str, Any]) -> pd.DataFrame:
     )
 
 
-def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> pd.DataFrame:
-    if reason := why_not_a_pair(off, on):
+def _compared(warehouse: Warehouse, a: dict[str, Any], b: dict[str, Any]) -> pd.DataFrame:
+    if reason := why_not_a_pair(a, b):
         raise Sme2Error(
-            f"{off['run_id']} and {on['run_id']} cannot be compared: {reason}.",
-            f"Swap them: `sme2 compare {on['run_id']} {off['run_id']}`."
-            if why_not_a_pair(on, off) is None
+            f"{a['run_id']} and {b['run_id']} cannot be compared: {reason}.",
+            f"Swap them: `sme2 compare {b['run_id']} {a['run_id']}`."
+            if why_not_a_pair(b, a) is None
             else "Measure both states of the platform in one session: `sme2 profile`, or in the UI "
             "materialise etdump_traces and what follows for both partitions together. `sme2 compare` "
             "measures arms that differ in one other thing.",
@@ -85,8 +85,8 @@ def _compared(warehouse: Warehouse, off: dict[str, Any], on: dict[str, Any]) -> 
     # An A/A session is judged without the floor that such sessions make; any other by those before it, so
     # that comparing it again gives the same verdict.
     floor = None
-    if off["experiment"] != "aa":
+    if a["experiment"] != "aa":
         # Arms that are set differently have a floor each: the higher one holds for both.
-        floors = [device_noise_floor(warehouse, run, until_then=True) for run in (off, on)]
+        floors = [device_noise_floor(warehouse, run, until_then=True) for run in (a, b)]
         floor = max((each for each in floors if each is not None), default=None)
-    return compare(arm(warehouse, off), arm(warehouse, on), floor)
+    return compare(arm(warehouse, a), arm(warehouse, b), floor)

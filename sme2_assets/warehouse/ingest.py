@@ -49,7 +49,7 @@ from sme2_assets.work.counts import operator_work_rows
 
 # The version of the code that makes rows from evidence. Any change in what a row says, such as another
 # category for an operator, is a new version; `sme2 warehouse rebuild` then applies it to history.
-DERIVATION = 11
+DERIVATION = 12
 ANNOTATION = "xnnpack.log"
 # Every run is stored in these and in the timeline, even if it has no rows there.
 RUN_TABLES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -134,7 +135,7 @@ def comparison_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame
     """The comparison of one session, whole model first; empty when it was not compared."""
     return warehouse.query(
         "SELECT * FROM comparisons WHERE session_id = ? "
-        "ORDER BY level = 'model' DESC, level = 'category' DESC, delegate NULLS LAST, position, off_ns DESC",
+        "ORDER BY level = 'model' DESC, level = 'category' DESC, delegate NULLS LAST, position, a_ns DESC",
         [session_id],
     )
 
@@ -144,13 +145,22 @@ def work_of_session(warehouse: Warehouse, session_id: str) -> pd.DataFrame:
     return warehouse.query(
         "SELECT * FROM work_comparison WHERE session_id = ? "
         "ORDER BY list_position(['model', 'category', 'module', 'operator'], level), "
-        "delegate NULLS LAST, position, off_instructions DESC NULLS LAST, module",
+        "delegate NULLS LAST, position, a_instructions DESC NULLS LAST, module",
         [session_id],
     )
 
 
+def with_off_and_on(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `comparisons` or `work_comparison` of an SME2 pair, with the names of the view
+    `sme2_comparison`: off and on for a and b."""
+    states = {"a": "off", "b": "on"}
+    return rows.drop(columns=["factor", "a_value", "b_value"]).rename(
+        columns=lambda name: re.sub("^[ab](?=_)|(?<=_)[ab]$", lambda arm: states[arm[0]], name)
+    )
+
+
 def runs_of_session(warehouse: Warehouse, session_id: str) -> list[dict[str, Any]]:
-    """The runs of a session, the arm with SME2 off first; an error if there are none."""
+    """The runs of a session, the first arm first; an error if there are none."""
     rows = warehouse.query("SELECT * FROM runs WHERE session_id = ? ORDER BY arm", [session_id])
     if rows.empty:
         raise WarehouseError(

@@ -26,6 +26,8 @@ class Table:
     columns: tuple[Column, ...]
     # Tables of many rows stay in Parquet behind a view; the others are copied into the published file.
     published_as_view: bool = False
+    # Whether rows with other columns than these count as not there: `sme2 warehouse sync` makes them again.
+    only_as_declared: bool = False
 
     @property
     def all_columns(self) -> tuple[Column, ...]:
@@ -543,9 +545,9 @@ ENVIRONMENT = Table(
 
 COMPARISONS = Table(
     "comparisons",
-    "One arm of a session against another: the whole model, each category, each operator. `factor` says what "
-    "they differ in; SME2 on against off is factor sme2. Columns that begin with off are the first arm's, "
-    "those that begin with on the second's.",
+    "Each arm of a session against its first: the whole model, each category, each operator. `factor` says "
+    "what they differ in; columns with a are about the first arm, those with b about the other one. With the "
+    "factor sme2, a is off and b is on.",
     (
         Column("variant", "VARCHAR", "Model variant of the first arm."),
         Column("platform", "VARCHAR", "Where it ran."),
@@ -553,18 +555,18 @@ COMPARISONS = Table(
     ),
     (
         Column(
-            "experiment",
-            "VARCHAR",
-            "sme2; arms: they differ in another factor; aa: both arms are the same, a and b.",
-        ),
-        Column(
             "factor",
             "VARCHAR",
             "What the arms differ in, as in runs: sme2, precision, option, model, change, executorch, "
-            "threads, cpus or power.",
+            "threads, cpus or power. NULL in an A/A session: both arms are the same.",
         ),
-        Column("off_arm", "VARCHAR", "What the first arm is called, e.g. SME2 off, fp16 or 1 thread."),
-        Column("on_arm", "VARCHAR", "What the second arm is called."),
+        Column(
+            "a_value",
+            "VARCHAR",
+            "What the factor is in the first arm, such as off, fp16 or 1; empty where nothing was chosen. "
+            "NULL in an A/A session.",
+        ),
+        Column("b_value", "VARCHAR", "What it is in the second arm."),
         Column("model", "VARCHAR", "Model without its precision."),
         Column(
             "precision", "VARCHAR", "fp32, fp16, int8, int8_dynamic, int4, or as_is for a finished program."
@@ -573,8 +575,8 @@ COMPARISONS = Table(
         Column("threads", "INTEGER", "Threads of the runner's pool, of the first arm."),
         *SETTING,
         Column("fidelity", "VARCHAR", "hardware or emulated, as in runs."),
-        Column("off_run_id", "VARCHAR", "The run with SME2 off, or of the first arm."),
-        Column("on_run_id", "VARCHAR", "The run with SME2 on, or of the second arm."),
+        Column("a_run_id", "VARCHAR", "The run of the first arm."),
+        Column("b_run_id", "VARCHAR", "The run of the second arm."),
         Column("level", "VARCHAR", "model, category or operator."),
         Column("category", "VARCHAR", "Category of the row; NULL at model level."),
         Column("backend", "VARCHAR", "Backend of the operator; NULL at the other levels."),
@@ -582,43 +584,42 @@ COMPARISONS = Table(
         Column(
             "position",
             "INTEGER",
-            "Position of the operator with SME2 off, or with SME2 on if it is only in that arm.",
+            "Position of the operator in the first arm, or in the second if it is only there.",
         ),
         Column(
-            "on_position",
+            "b_position",
             "INTEGER",
-            "Its position with SME2 on: different if an arm has more operators. NULL where it has none.",
+            "Its position in the second arm: different if an arm has more operators. NULL where it has none.",
         ),
-        Column("op_type", "VARCHAR", "Operator type with SME2 off; NULL at the other levels."),
-        Column("off_name", "VARCHAR", "Name of the operator with SME2 off."),
+        Column("op_type", "VARCHAR", "Operator type; NULL at the other levels."),
+        Column("a_name", "VARCHAR", "Name of the operator in the first arm."),
+        Column("b_name", "VARCHAR", "Name in the second arm; another kernel often has another name."),
+        Column("operators", "INTEGER", "Operators of the row in the second arm; 0 if only the first has it."),
+        Column("matrix_operators", "INTEGER", "Convolutions and matrix products in the second arm."),
         Column(
-            "on_name", "VARCHAR", "Name of the operator with SME2 on; another kernel often has another name."
-        ),
-        Column("operators", "INTEGER", "Operators of the row with SME2 on; 0 if only the first arm has it."),
-        Column("matrix_operators", "INTEGER", "Convolutions and matrix products with SME2 on."),
-        Column(
-            "sme2_operators_off",
+            "sme2_operators_a",
             "INTEGER",
-            "Those on the SME unit with SME2 off, which must be 0; of another factor, in the first arm. "
+            "Those on the SME unit in the first arm, as in operator_facts; with SME2 off that must be 0. "
             "NULL on a reference, which says nothing about SME2.",
         ),
-        Column("sme2_operators_on", "INTEGER", "The same with SME2 on, as in operator_facts."),
+        Column("sme2_operators_b", "INTEGER", "The same in the second arm."),
         Column(
             "sme2_operators_unknown",
             "INTEGER",
-            "Those for which it is unknown with SME2 on; NULL on a reference.",
+            "Those for which it is unknown in the second arm; NULL on a reference.",
         ),
         Column(
-            "off_ns",
+            "a_ns",
             "DOUBLE",
-            "Time with SME2 off: median over rounds of per-process medians. NULL when emulated.",
+            "Time of the first arm: median over rounds of per-process medians. NULL when emulated.",
         ),
-        Column("on_ns", "DOUBLE", "The same with SME2 on. NULL when emulated."),
+        Column("b_ns", "DOUBLE", "The same of the second arm. NULL when emulated."),
         Column(
             "speedup",
             "DOUBLE",
-            "off / on over paired rounds; above 1 SME2, or the second arm, is faster. NULL when not "
-            "comparable, and where XNNPACK's whole microseconds leave it open by a factor of more than 1.25.",
+            "a / b over paired rounds, with the factor sme2 off / on; above 1 the second arm is faster. NULL "
+            "when not comparable, and where XNNPACK's whole microseconds leave it open by a factor of more "
+            "than 1.25.",
         ),
         Column("speedup_low", "DOUBLE", "Lower end of its 95 % interval, whatever the clock hides."),
         Column("speedup_high", "DOUBLE", "Upper end of its 95 % interval, whatever the clock hides."),
@@ -638,8 +639,8 @@ COMPARISONS = Table(
             "The smallest ratio that these rounds would have shown with 80 % power, noise floor and clock "
             "considered; NULL with too few.",
         ),
-        Column("slow_rounds_off", "INTEGER", "Rounds with SME2 off that form a slow mode of their own."),
-        Column("slow_rounds_on", "INTEGER", "The same with SME2 on."),
+        Column("slow_rounds_a", "INTEGER", "Rounds of the first arm that form a slow mode of their own."),
+        Column("slow_rounds_b", "INTEGER", "The same of the second arm."),
         Column(
             "noise_floor",
             "DOUBLE",
@@ -654,9 +655,7 @@ COMPARISONS = Table(
             "Whether the operator has the same kernel in both arms, and is long enough to show a bias.",
         ),
         Column("placebo_operators", "INTEGER", "Such operators of the session; NULL when not comparable."),
-        Column(
-            "placebo_ratio", "DOUBLE", "off / on of their total time, which is 1 except for bias and noise."
-        ),
+        Column("placebo_ratio", "DOUBLE", "a / b of their total time, which is 1 except for bias and noise."),
         Column("placebo_low", "DOUBLE", "Lower end of its 95 % interval."),
         Column("placebo_high", "DOUBLE", "Upper end of its 95 % interval."),
         Column(
@@ -678,6 +677,7 @@ COMPARISONS = Table(
         ),
         Column("reason", "VARCHAR", "The reason for the verdict, in a sentence."),
     ),
+    only_as_declared=True,
 )
 
 REGRESSIONS = Table(

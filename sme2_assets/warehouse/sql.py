@@ -67,7 +67,10 @@ def stored_rows(folder: Path | str, files: Sequence[TableFile]) -> str:
 
 
 def rows_of_files(table: Table, folder: Path | str, files: Sequence[TableFile]) -> str:
-    """SQL for the rows of files; rows written before a column was declared have NULL there."""
+    """SQL for the rows of files; rows written before a column was declared have NULL there, or are left
+    out."""
+    if table.only_as_declared:
+        files = [file for file in files if file.columns == layout_of(table.columns)]
     if not files:
         return no_rows(table)
     rows = stored_rows(folder, files)

@@ -294,71 +294,98 @@ WITH newest AS (
     SELECT variant, platform, session_id
     FROM (SELECT DISTINCT
             variant, platform, session_id, device, arch, threads, cpus, power_mode,
-            coalesce(method, 'forward') AS method, on_run_id
+            coalesce(method, 'forward') AS method, b_run_id
         FROM comparisons
-        WHERE experiment = 'sme2')
-    LEFT JOIN (SELECT run_id AS on_run_id, sequence FROM runs) USING (on_run_id)
+        WHERE factor = 'sme2')
+    LEFT JOIN (SELECT run_id AS b_run_id, sequence FROM runs) USING (b_run_id)
     QUALIFY rank() OVER (
         PARTITION BY variant, platform, device, arch, threads, cpus, power_mode, method
         ORDER BY coalesce(sequence, 0) DESC, session_id DESC
     ) = 1
 )
-SELECT comparisons.*
+SELECT
+    variant, platform, session_id, a_run_id AS off_run_id, b_run_id AS on_run_id,
+    model, precision, device, arch, threads, cpus, power_mode, method, fidelity,
+    level, category, backend, delegate, position, b_position AS on_position, op_type,
+    a_name AS off_name, b_name AS on_name, operators, matrix_operators,
+    sme2_operators_a AS sme2_operators_off, sme2_operators_b AS sme2_operators_on, sme2_operators_unknown,
+    a_ns AS off_ns, b_ns AS on_ns, speedup, speedup_low, speedup_high, bound_low, bound_high, n, p_value, p_adjusted,
+    minimal_detectable_effect, slow_rounds_a AS slow_rounds_off, slow_rounds_b AS slow_rounds_on,
+    noise_floor, aa_noise_floor,
+    placebo, placebo_operators, placebo_ratio, placebo_low, placebo_high, placebo_scatter,
+    confidence, confidence_reason, verdict, reason
 FROM comparisons
 SEMI JOIN newest USING (variant, platform, session_id);
-COMMENT ON VIEW sme2_comparison IS 'SME2 on against off, and no other factor: the newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and method; columns as in comparisons.';
+COMMENT ON VIEW sme2_comparison IS 'SME2 on against off, and no other factor: the newest comparison of every variant, platform, device, architecture, thread count, choice of CPUs, power mode and method; columns as in comparisons, with off and on for a and b.';
+COMMENT ON COLUMN sme2_comparison.off_run_id IS 'The run with SME2 off.';
+COMMENT ON COLUMN sme2_comparison.on_run_id IS 'The run with SME2 on.';
+COMMENT ON COLUMN sme2_comparison.position IS 'Position of the operator with SME2 off, or with SME2 on if it is only in that arm.';
+COMMENT ON COLUMN sme2_comparison.on_position IS 'Its position with SME2 on: different if an arm has more operators. NULL where it has none.';
+COMMENT ON COLUMN sme2_comparison.off_name IS 'Name of the operator with SME2 off.';
+COMMENT ON COLUMN sme2_comparison.on_name IS 'Name of the operator with SME2 on; another kernel often has another name.';
+COMMENT ON COLUMN sme2_comparison.operators IS 'Operators of the row with SME2 on; 0 if only the arm with SME2 off has it.';
+COMMENT ON COLUMN sme2_comparison.matrix_operators IS 'Convolutions and matrix products with SME2 on.';
+COMMENT ON COLUMN sme2_comparison.sme2_operators_off IS 'Those on the SME unit with SME2 off, which must be 0. NULL on a reference, which says nothing about SME2.';
+COMMENT ON COLUMN sme2_comparison.sme2_operators_on IS 'The same with SME2 on, as in operator_facts.';
+COMMENT ON COLUMN sme2_comparison.sme2_operators_unknown IS 'Those for which it is unknown with SME2 on; NULL on a reference.';
+COMMENT ON COLUMN sme2_comparison.off_ns IS 'Time with SME2 off: median over rounds of per-process medians. NULL when emulated.';
+COMMENT ON COLUMN sme2_comparison.on_ns IS 'The same with SME2 on. NULL when emulated.';
+COMMENT ON COLUMN sme2_comparison.speedup IS 'off / on over paired rounds; above 1 SME2 is faster. NULL when not comparable, and where XNNPACK''s whole microseconds leave it open by a factor of more than 1.25.';
+COMMENT ON COLUMN sme2_comparison.slow_rounds_off IS 'Rounds with SME2 off that form a slow mode of their own.';
+COMMENT ON COLUMN sme2_comparison.slow_rounds_on IS 'The same with SME2 on.';
+COMMENT ON COLUMN sme2_comparison.placebo_ratio IS 'off / on of their total time, which is 1 except for bias and noise.';
 
 -- Operators are paired as in comparisons; their sums come from the same rows. An arm that lacks an operator has no
 -- work of it.
 CREATE VIEW work_comparison AS
 WITH pairs AS (
     SELECT
-        compared.*, coalesce(on_work.module, off_work.module) AS module, coalesce(on_work.macs, off_work.macs) AS macs,
-        off_work.instructions AS off_instructions, off_work.macs_executed AS off_macs_executed,
-        off_work.macs_on_unit AS off_macs_on_unit, off_work.outer_products AS off_outer_products,
-        off_work.streaming_entries AS off_streaming_entries,
-        off_work.packing_instructions AS off_packing_instructions, on_work.instructions AS on_instructions,
-        on_work.macs_executed AS on_macs_executed, on_work.macs_on_unit AS on_macs_on_unit,
-        on_work.outer_products AS on_outer_products, on_work.streaming_entries AS on_streaming_entries,
-        on_work.packing_instructions AS on_packing_instructions
+        compared.*, coalesce(b_work.module, a_work.module) AS module, coalesce(b_work.macs, a_work.macs) AS macs,
+        a_work.instructions AS a_instructions, a_work.macs_executed AS a_macs_executed,
+        a_work.macs_on_unit AS a_macs_on_unit, a_work.outer_products AS a_outer_products,
+        a_work.streaming_entries AS a_streaming_entries,
+        a_work.packing_instructions AS a_packing_instructions, b_work.instructions AS b_instructions,
+        b_work.macs_executed AS b_macs_executed, b_work.macs_on_unit AS b_macs_on_unit,
+        b_work.outer_products AS b_outer_products, b_work.streaming_entries AS b_streaming_entries,
+        b_work.packing_instructions AS b_packing_instructions
     FROM comparisons AS compared
-    LEFT JOIN operator_details AS off_work
-        ON off_work.run_id = compared.off_run_id AND compared.off_name IS NOT NULL
-        AND off_work.backend = compared.backend AND off_work.delegate IS NOT DISTINCT FROM compared.delegate
-        AND off_work.position = compared.position
-    LEFT JOIN operator_details AS on_work
-        ON on_work.run_id = compared.on_run_id
-        AND on_work.backend = compared.backend AND on_work.delegate IS NOT DISTINCT FROM compared.delegate
-        AND on_work.position = compared.on_position
-    WHERE compared.level = 'operator' AND coalesce(off_work.instructions, on_work.instructions) IS NOT NULL
+    LEFT JOIN operator_details AS a_work
+        ON a_work.run_id = compared.a_run_id AND compared.a_name IS NOT NULL
+        AND a_work.backend = compared.backend AND a_work.delegate IS NOT DISTINCT FROM compared.delegate
+        AND a_work.position = compared.position
+    LEFT JOIN operator_details AS b_work
+        ON b_work.run_id = compared.b_run_id
+        AND b_work.backend = compared.backend AND b_work.delegate IS NOT DISTINCT FROM compared.delegate
+        AND b_work.position = compared.b_position
+    WHERE compared.level = 'operator' AND coalesce(a_work.instructions, b_work.instructions) IS NOT NULL
 )
 SELECT
-    variant, platform, session_id, factor, off_arm, on_arm, device, arch, threads, cpus, power_mode, method,
-    off_run_id, on_run_id,
+    variant, platform, session_id, factor, a_value, b_value, device, arch, threads, cpus, power_mode, method,
+    a_run_id, b_run_id,
     CASE
         WHEN grouping(position) = 0 THEN 'operator'
         WHEN grouping(module) = 0 THEN 'module'
         WHEN grouping(category) = 0 THEN 'category'
         ELSE 'model'
     END AS level,
-    category, module, backend, delegate, position, on_position, off_name, on_name,
+    category, module, backend, delegate, position, b_position, a_name, b_name,
     count(*)::INTEGER AS operators,
     sum(macs)::BIGINT AS macs,
-    sum(off_instructions)::BIGINT AS off_instructions, sum(off_macs_executed)::BIGINT AS off_macs_executed,
-    sum(off_macs_on_unit)::BIGINT AS off_macs_on_unit, sum(off_outer_products)::BIGINT AS off_outer_products,
-    sum(off_streaming_entries)::BIGINT AS off_streaming_entries,
-    sum(off_packing_instructions)::BIGINT AS off_packing_instructions,
-    sum(on_instructions)::BIGINT AS on_instructions, sum(on_macs_executed)::BIGINT AS on_macs_executed,
-    sum(on_macs_on_unit)::BIGINT AS on_macs_on_unit, sum(on_outer_products)::BIGINT AS on_outer_products,
-    sum(on_streaming_entries)::BIGINT AS on_streaming_entries,
-    sum(on_packing_instructions)::BIGINT AS on_packing_instructions
+    sum(a_instructions)::BIGINT AS a_instructions, sum(a_macs_executed)::BIGINT AS a_macs_executed,
+    sum(a_macs_on_unit)::BIGINT AS a_macs_on_unit, sum(a_outer_products)::BIGINT AS a_outer_products,
+    sum(a_streaming_entries)::BIGINT AS a_streaming_entries,
+    sum(a_packing_instructions)::BIGINT AS a_packing_instructions,
+    sum(b_instructions)::BIGINT AS b_instructions, sum(b_macs_executed)::BIGINT AS b_macs_executed,
+    sum(b_macs_on_unit)::BIGINT AS b_macs_on_unit, sum(b_outer_products)::BIGINT AS b_outer_products,
+    sum(b_streaming_entries)::BIGINT AS b_streaming_entries,
+    sum(b_packing_instructions)::BIGINT AS b_packing_instructions
 FROM pairs
 GROUP BY
-    variant, platform, session_id, factor, off_arm, on_arm, device, arch, threads, cpus, power_mode, method,
-    off_run_id, on_run_id,
+    variant, platform, session_id, factor, a_value, b_value, device, arch, threads, cpus, power_mode, method,
+    a_run_id, b_run_id,
     GROUPING SETS (
         (), (category), (module),
-        (category, module, backend, delegate, position, on_position, off_name, on_name)
+        (category, module, backend, delegate, position, b_position, a_name, b_name)
     );
 COMMENT ON VIEW work_comparison IS 'What the arms of each emulated session executed, side by side: the operators that comparisons pairs, and their totals by category, module and model. It is work, and never time. What delegates and the framework execute around operators is in operator_work.';
 COMMENT ON COLUMN work_comparison.level IS 'model, category, module or operator.';
@@ -366,18 +393,18 @@ COMMENT ON COLUMN work_comparison.category IS 'Category of the row; NULL for a m
 COMMENT ON COLUMN work_comparison.module IS 'Module that the operators belong to, without those below it; NULL for a category, the model, and operators without a place.';
 COMMENT ON COLUMN work_comparison.operators IS 'Operators of the row, in either arm.';
 COMMENT ON COLUMN work_comparison.macs IS 'Multiply-accumulates of the model, where they are counted; those executed are more, because tiles and vectors are filled up.';
-COMMENT ON COLUMN work_comparison.off_instructions IS 'Instructions of one inference, of the first arm, as in operator_details. NULL where it lacks the operator.';
-COMMENT ON COLUMN work_comparison.off_macs_executed IS 'Multiply-accumulates that these are.';
-COMMENT ON COLUMN work_comparison.off_macs_on_unit IS 'Those of them on the SME unit.';
-COMMENT ON COLUMN work_comparison.off_outer_products IS 'Outer products among the instructions.';
-COMMENT ON COLUMN work_comparison.off_streaming_entries IS 'How often streaming mode was entered.';
-COMMENT ON COLUMN work_comparison.off_packing_instructions IS 'Instructions in functions that pack, by their names.';
-COMMENT ON COLUMN work_comparison.on_instructions IS 'Instructions of one inference, of the second arm.';
-COMMENT ON COLUMN work_comparison.on_macs_executed IS 'Multiply-accumulates that these are.';
-COMMENT ON COLUMN work_comparison.on_macs_on_unit IS 'Those of them on the SME unit.';
-COMMENT ON COLUMN work_comparison.on_outer_products IS 'Outer products among the instructions.';
-COMMENT ON COLUMN work_comparison.on_streaming_entries IS 'How often streaming mode was entered.';
-COMMENT ON COLUMN work_comparison.on_packing_instructions IS 'Instructions in functions that pack, by their names.';
+COMMENT ON COLUMN work_comparison.a_instructions IS 'Instructions of one inference, of the first arm, as in operator_details. NULL where it lacks the operator.';
+COMMENT ON COLUMN work_comparison.a_macs_executed IS 'Multiply-accumulates that these are.';
+COMMENT ON COLUMN work_comparison.a_macs_on_unit IS 'Those of them on the SME unit.';
+COMMENT ON COLUMN work_comparison.a_outer_products IS 'Outer products among the instructions.';
+COMMENT ON COLUMN work_comparison.a_streaming_entries IS 'How often streaming mode was entered.';
+COMMENT ON COLUMN work_comparison.a_packing_instructions IS 'Instructions in functions that pack, by their names.';
+COMMENT ON COLUMN work_comparison.b_instructions IS 'Instructions of one inference, of the second arm.';
+COMMENT ON COLUMN work_comparison.b_macs_executed IS 'Multiply-accumulates that these are.';
+COMMENT ON COLUMN work_comparison.b_macs_on_unit IS 'Those of them on the SME unit.';
+COMMENT ON COLUMN work_comparison.b_outer_products IS 'Outer products among the instructions.';
+COMMENT ON COLUMN work_comparison.b_streaming_entries IS 'How often streaming mode was entered.';
+COMMENT ON COLUMN work_comparison.b_packing_instructions IS 'Instructions in functions that pack, by their names.';
 
 CREATE VIEW aa_sessions AS
 SELECT
@@ -386,8 +413,8 @@ SELECT
     variant, session_id, coalesce(numbered.sequence, 0) AS sequence, speedup, speedup_low, speedup_high, n, verdict,
     exp(abs(ln(speedup))) AS deviation
 FROM comparisons
-LEFT JOIN (SELECT run_id, sequence FROM runs) AS numbered ON numbered.run_id = comparisons.on_run_id
-WHERE experiment = 'aa' AND level = 'model' AND speedup IS NOT NULL;
+LEFT JOIN (SELECT run_id, sequence FROM runs) AS numbered ON numbered.run_id = comparisons.b_run_id
+WHERE factor IS NULL AND level = 'model' AND speedup IS NOT NULL;
 COMMENT ON VIEW aa_sessions IS 'What identical arms gave: every deviation from 1 is noise, every verdict of faster or slower an error.';
 COMMENT ON COLUMN aa_sessions.deviation IS 'The speedup or its reciprocal, whichever is above 1.';
 

@@ -163,7 +163,7 @@ def test_a_reference_counts_its_matrix_operators_and_says_nothing_about_the_unit
     operators = [{**op, "on_sme_unit": None} for op in OFF]
     rows = compare(arm("off", operators, **elsewhere), arm("on", operators, **elsewhere))
     assert at(rows, "model")["matrix_operators"] == 2
-    assert rows[["sme2_operators_off", "sme2_operators_on", "sme2_operators_unknown"]].isna().all(axis=None)
+    assert rows[["sme2_operators_a", "sme2_operators_b", "sme2_operators_unknown"]].isna().all(axis=None)
     assert_counts_add_up(rows)
 
 
@@ -175,14 +175,14 @@ def test_speedup_is_off_over_on_with_interval_and_n():
     assert convolution["speedup"] == estimate.ratio == pytest.approx(2)
     assert (convolution["speedup_low"], convolution["speedup_high"]) == (estimate.low, estimate.high)
     assert convolution["n"] == 6
-    assert convolution["off_ns"] == pytest.approx(701_750)
-    assert convolution["on_ns"] == pytest.approx(350_875)
+    assert convolution["a_ns"] == pytest.approx(701_750)
+    assert convolution["b_ns"] == pytest.approx(350_875)
     assert at(rows, "category", category="GEMM")["speedup"] == pytest.approx(3)
     assert at(rows, "category", category="Data Movement")["verdict"] == "no difference"
     model = at(rows, "model")
     assert model["speedup"] == pytest.approx(1050 / 500)
     assert model["verdict"] == "faster"
-    assert (model["off_run_id"], model["on_run_id"]) == ("r-off", "r-on")
+    assert (model["a_run_id"], model["b_run_id"]) == ("r-off", "r-on")
 
 
 def test_counts_add_up_from_operators_to_categories_to_model():
@@ -190,7 +190,7 @@ def test_counts_add_up_from_operators_to_categories_to_model():
     assert_counts_add_up(rows)
     model = at(rows, "model")
     assert (model["operators"], model["matrix_operators"]) == (3, 2)
-    assert (model["sme2_operators_off"], model["sme2_operators_on"]) == (0, 2)
+    assert (model["sme2_operators_a"], model["sme2_operators_b"]) == (0, 2)
     assert model["sme2_operators_unknown"] == 0
     assert at(rows, "category", category="Overhead")["operators"] == 0
 
@@ -204,7 +204,7 @@ def test_operators_are_paired_by_position_and_not_by_name():
     rows = compare(arm("off", same_names), arm("on", swapped_numbers))
     assert at(rows, "operator", position=0)["speedup"] == pytest.approx(2)
     assert at(rows, "operator", position=1)["speedup"] == pytest.approx(3)
-    assert at(rows, "operator", position=1)["on_name"] == "Fully Connected (NC, PF32) GEMM #1"
+    assert at(rows, "operator", position=1)["b_name"] == "Fully Connected (NC, PF32) GEMM #1"
 
 
 def test_one_position_of_two_delegates_is_two_operators():
@@ -221,14 +221,14 @@ def test_portable_operators_have_no_delegate_and_are_paired_all_the_same():
     mean = operator(0, "native_call_mean.out", 20, backend="portable", delegate=math.nan)
     rows = compare(arm("off", [*OFF, mean]), arm("on", [*ON, mean]))
     portable = at(rows, "operator", backend="portable")
-    assert (portable["off_ns"], portable["speedup"]) == (20_050, pytest.approx(1))
+    assert (portable["a_ns"], portable["speedup"]) == (20_050, pytest.approx(1))
     assert pd.isna(portable["delegate"])
     assert_counts_add_up(rows)
 
 
 def test_an_operator_in_one_arm_only_is_not_comparable_and_counted():
     extra = operator(3, "Convert (NC, F32, QS8) #1", 40, category="Other")
-    for off, on, absent in ((OFF, [*ON, extra], "off_name"), ([*OFF, extra], ON, "on_name")):
+    for off, on, absent in ((OFF, [*ON, extra], "a_name"), ([*OFF, extra], ON, "b_name")):
         rows = compare(arm("off", off), arm("on", on))
         row = at(rows, "operator", position=3)
         assert (row["verdict"], row["reason"]) == ("not comparable", "It is in one arm only.")
@@ -275,7 +275,7 @@ def test_a_row_that_one_arm_has_more_changes_no_speedup(position: int):
     paired = operators[operators["op_type"] != "Pack LH"]
     assert paired["speedup"].tolist() == pytest.approx([4] * 4)
     assert paired["position"].tolist() == [0, 1, 2, 3]
-    assert paired["on_position"].tolist() == [at + (at >= position) for at in range(4)]
+    assert paired["b_position"].tolist() == [at + (at >= position) for at in range(4)]
     assert at(rows, "operator", op_type="Pack LH")["reason"] == "It is in one arm only."
     assert_counts_add_up(rows)
 
@@ -284,7 +284,7 @@ def test_where_the_pairs_are_not_certain_there_is_no_speedup_but_the_reason():
     on = four_times_faster((0, "Convolution (NHWC, PF32) IGEMM #9"))
     operators = compare(arm("off", CONVOLUTIONS), arm("on", on)).query("level == 'operator'")
     certain = operators[operators["speedup"].notna()]
-    assert certain["off_name"].tolist() == [op["name"] for op in CONVOLUTIONS[2:]]
+    assert certain["a_name"].tolist() == [op["name"] for op in CONVOLUTIONS[2:]]
     assert certain["speedup"].tolist() == pytest.approx([4, 4])
     others = operators[operators["speedup"].isna()]
     assert len(others) == 5
@@ -298,7 +298,7 @@ def test_a_round_that_one_arm_lacks_is_not_compared():
     rows = compare(arm("off", OFF), replace(on, operator_rounds=short))
     row = at(rows, "operator", position=0)
     assert (row["verdict"], row["reason"]) == ("not comparable", "It is not in every round of both arms.")
-    assert row["off_name"] == "Convolution (NHWC, F32) IGEMM #1"
+    assert row["a_name"] == "Convolution (NHWC, F32) IGEMM #1"
 
 
 def test_an_operator_of_zero_microseconds_has_no_speedup():
@@ -314,11 +314,11 @@ def test_an_operator_of_zero_microseconds_has_no_speedup():
 def test_an_emulated_pair_has_no_times_anywhere():
     emulated = {"platform": "emulated", "fidelity": "emulated"}
     rows = compare(arm("off", OFF, **emulated), arm("on", ON, **emulated))
-    for column in ("off_ns", "on_ns", "speedup", "speedup_low", "speedup_high", "n"):
+    for column in ("a_ns", "b_ns", "speedup", "speedup_low", "speedup_high", "n"):
         assert rows[column].isna().all(), column
     assert (rows["verdict"] == "not comparable").all()
     assert (rows["fidelity"] == "emulated").all()
-    assert at(rows, "model")["sme2_operators_on"] == 2
+    assert at(rows, "model")["sme2_operators_b"] == 2
     assert_counts_add_up(rows)
 
 
@@ -403,7 +403,7 @@ def biased(
 def test_a_bias_beyond_the_floor_vetoes_every_verdict_and_one_below_raises_the_floor():
     off, on = biased(1.2)
     rows = compare(arm("off", off), arm("on", on))
-    assert (rows[rows["off_ns"].notna()]["verdict"] == "not comparable").all()
+    assert (rows[rows["a_ns"].notna()]["verdict"] == "not comparable").all()
     assert at(rows, "model")["placebo_low"] > 1.1
     lenient = at(compare(arm("off", off), arm("on", on), noise_floor=1.3), "model")
     assert lenient["verdict"] == "faster"
@@ -461,5 +461,6 @@ def test_a_slow_mode_of_identical_arms_stays_in_the_noise_they_are_measured_for(
     slow = arm("off", OFF, arm="b", **same)
     slow.latency_rounds.loc[[1, 4], "median_ns"] *= 1.5
     model = at(compare(arm("off", OFF, arm="a", **same), slow), "model")
-    assert (model["slow_rounds_off"], model["slow_rounds_on"]) == (0, 2)
+    assert (model["factor"], model["a_value"], model["b_value"]) == (None, None, None)
+    assert (model["slow_rounds_a"], model["slow_rounds_b"]) == (0, 2)
     assert model["speedup"] < 1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sme2_assets.analysis.comparison import compare, why_not_a_pair, why_times_do_not_compare
-from sme2_assets.analysis.factors import FACTORS, IDENTITY, arm_name
+from sme2_assets.analysis.factors import FACTORS, IDENTITY, arm_name, arm_names
 from sme2_assets_tests.analysis.test_comparison import ON, arm, assert_counts_add_up, at, run
 
 # What an arm of each factor is, beside the first one.
@@ -77,6 +77,11 @@ def test_only_the_first_arm_is_what_others_are_compared_with(first: str, second:
     assert "arms" in str(why_not_a_pair(of_factor("threads", first), of_factor("threads", second)))
 
 
+def test_a_factor_of_a_later_version_is_not_taken_for_none():
+    later = ({**run("off"), "experiment": "arms", "factor": "compiler", "arm": arm} for arm in "ab")
+    assert "does not know the factor compiler" in str(why_not_a_pair(*later))
+
+
 def test_arms_that_do_not_differ_are_no_comparison():
     assert "do not differ in their threads" in str(
         why_not_a_pair(of_factor("threads"), of_factor("threads", "b", threads=1))
@@ -96,14 +101,14 @@ def test_a_known_ratio_is_found_whatever_the_arms_differ_in(factor: str, ratio: 
     assert model["speedup"] == pytest.approx(ratio, rel=1e-6)
     expected = "faster" if ratio > 1.02 else "slower" if ratio < 1 / 1.02 else None
     assert expected is None or model["verdict"] == expected
-    assert (model["factor"], model["off_arm"], model["on_arm"]) == (factor, *CALLED[factor])
+    assert (model["factor"], arm_names(model)) == (factor, CALLED[factor])
     assert "SME2" not in model["reason"]
     assert model["placebo_operators"] == 0, "the same kernel with more threads is no placebo"
     if FACTORS[factor].one_network:
         assert_counts_add_up(rows)
     else:
         assert set(rows["level"]) == {"model"}, "operators of two networks are not paired"
-    assert (model["sme2_operators_off"], model["sme2_operators_on"]) == (2, 2)
+    assert (model["sme2_operators_a"], model["sme2_operators_b"]) == (2, 2)
 
 
 def test_on_another_instruction_set_the_times_are_compared_and_not_with_sme2_in_mind():

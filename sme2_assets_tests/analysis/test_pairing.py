@@ -20,7 +20,7 @@ def operators(kinds: str, backend: str = "xnnpack", delegate: float = 0) -> pd.D
 
 def paired(off: str, on: str) -> list[tuple[int | None, int | None]]:
     pairs = operator_pairs(operators(off), operators(on))
-    return [(pair.off and pair.off[-1], pair.on and pair.on[-1]) for pair in pairs]
+    return [(pair.a and pair.a[-1], pair.b and pair.b[-1]) for pair in pairs]
 
 
 def test_equal_sequences_are_paired_by_position():
@@ -34,9 +34,7 @@ def test_a_row_that_one_arm_has_more_shifts_no_pair():
 
 def test_which_of_several_of_a_kind_is_more_is_not_guessed():
     pairs = operator_pairs(operators("TCCF"), operators("TCCCF"))
-    assert [
-        (pair.off and pair.off[-1], pair.on and pair.on[-1]) for pair in pairs if pair.why_alone is None
-    ] == [
+    assert [(pair.a and pair.a[-1], pair.b and pair.b[-1]) for pair in pairs if pair.why_alone is None] == [
         (0, 0),
         (3, 4),
     ]
@@ -45,7 +43,7 @@ def test_which_of_several_of_a_kind_is_more_is_not_guessed():
 
 def test_what_has_nothing_of_its_kind_is_in_one_arm_only():
     pairs = operator_pairs(operators("TF"), operators("TC"))
-    assert [(pair.off is None, pair.on is None, pair.why_alone) for pair in pairs] == [
+    assert [(pair.a is None, pair.b is None, pair.why_alone) for pair in pairs] == [
         (False, False, None),
         (False, True, ONE_ARM),
         (True, False, ONE_ARM),
@@ -59,7 +57,7 @@ def test_delegates_are_matched_each_on_its_own():
     on = pd.concat(
         [operators("PC", delegate=0), operators("C", delegate=1), operators("M", "portable", math.nan)]
     )
-    found = {(pair.off, pair.on) for pair in operator_pairs(off, on) if pair.why_alone is None}
+    found = {(pair.a, pair.b) for pair in operator_pairs(off, on) if pair.why_alone is None}
     assert found == {
         (("xnnpack", 0, 0), ("xnnpack", 0, 1)),
         (("xnnpack", 1, 0), ("xnnpack", 1, 0)),
@@ -85,7 +83,7 @@ def longest_matches(off: str, on: str) -> list[set[tuple[int, int]]]:
 @given(st.text("CFT", max_size=6), st.text("CFT", max_size=6))
 def test_pairs_are_those_of_every_longest_match(off: str, on: str):
     pairs = operator_pairs(operators(off), operators(on))
-    certain = {(pair.off[-1], pair.on[-1]) for pair in pairs if pair.off and pair.on}
+    certain = {(pair.a[-1], pair.b[-1]) for pair in pairs if pair.a and pair.b}
     assert certain == set.intersection(*longest_matches(off, on))
-    for places, kinds in (([pair.off for pair in pairs], off), ([pair.on for pair in pairs], on)):
+    for places, kinds in (([pair.a for pair in pairs], off), ([pair.b for pair in pairs], on)):
         assert [place[-1] for place in places if place] == list(range(len(kinds)))

@@ -69,7 +69,7 @@ def test_an_interval_of_equal_rounds_holds_to_the_last_digit(tmp_path: Path):
     compare_newest(warehouse, run.variant, run.platform)
     warehouse.publish()
     [row] = warehouse.query("FROM comparisons WHERE level = 'model'").to_dict("records")
-    ratio = row["off_ns"] / row["on_ns"]
+    ratio = row["a_ns"] / row["b_ns"]
 
     def holds(low: float, high: float, shown: str) -> bool:
         values = {"session_id": row["session_id"], "low": low, "high": high, "shown": shown}

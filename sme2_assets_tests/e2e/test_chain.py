@@ -281,10 +281,10 @@ def test_identical_arms_are_measured_compared_and_kept_apart(workbench: Workbenc
 def test_two_executorch_versions_run_one_program_each_with_its_own_runner(workbench: Workbench, host: str):
     installed = importlib.metadata.version("executorch")
     model = workbench.compare(host, variants=["toy_cnn-fp32"], executorch=[OLDEST, installed])
-    assert (model["factor"], model["off_arm"], model["on_arm"]) == (
+    assert (model["factor"], model["a_value"], model["b_value"]) == (
         "executorch",
-        f"ExecuTorch {OLDEST}",
-        f"ExecuTorch {installed}",
+        OLDEST,
+        installed,
     )
     runs = workbench.warehouse.query(
         "SELECT * FROM runs WHERE session_id = ? ORDER BY arm", [model["session_id"]]

@@ -140,12 +140,12 @@ def test_power_modes_are_arms_and_each_is_set_while_its_arm_runs(
     android_userland.put(**owners)
     serial = android_userland.loopback.serial
     model = workbench.compare("android", serial, variants=[VARIANT], power=["boost", "app"])
-    assert (model["factor"], model["off_arm"], model["on_arm"]) == (
+    assert (model["factor"], model["a_value"], model["b_value"]) == (
         "power",
-        "power mode boost",
-        "power mode app",
+        "boost",
+        "app",
     )
-    for row, mode in (("off_run_id", "boost"), ("on_run_id", "app")):
+    for row, mode in (("a_run_id", "boost"), ("b_run_id", "app")):
         manifest = Manifest.read(workbench.store.run_dir(model[row]) / MANIFEST_FILE)
         power = manifest.context.power
         assert (manifest.identity.power_mode, power["mode"], power["taken"]) == (mode, mode, True)

@@ -161,6 +161,7 @@ class MadeRun:
     # How often the delegated blocks follow one another.
     depth: int = 1
     cpus: str = ""
+    power_mode: str = ""
     # Of a session whose arms differ in something else than SME2: that, the letter of this one, and how many.
     factor: str | None = None
     arm: str = "a"
@@ -338,6 +339,7 @@ class MadeRun:
                 pte_sha256=self.pte_sha256,
                 runner_sha256=self.runner_sha256,
                 cpus=self.cpus,
+                power_mode=self.power_mode,
             ),
             context=Context(
                 fidelity=self.fidelity,

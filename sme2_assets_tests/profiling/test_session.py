@@ -133,7 +133,7 @@ def test_two_precisions_are_one_session_and_each_answers_to_its_own_eager_model(
     warehouse.publish()
     rows = compare_session(warehouse, manifests[0].session_id)
     model_row = rows[rows["level"] == "model"].iloc[0]
-    assert (model_row["factor"], model_row["off_arm"], model_row["on_arm"]) == ("precision", "fp16", "int8")
+    assert (model_row["factor"], model_row["a_value"], model_row["b_value"]) == ("precision", "fp16", "int8")
     # Two rounds prove nothing, and that is said.
     assert (model_row["verdict"], model_row["n"]) == ("insufficient data", 2)
     assert model_row["fidelity"] == native_fidelity(host_arch())

@@ -254,7 +254,7 @@ def test_the_answer_of_a_pair_begins_with_its_speedup(zoo: Callable[[str], Wareh
     [[middle]] = warehouse.query(
         "SELECT median(off.median_ns / arm.median_ns) FROM latency_rounds off JOIN latency_rounds arm "
         "USING (round) WHERE off.run_id = ? AND arm.run_id = ?",
-        [row["off_run_id"], row["on_run_id"]],
+        [row["a_run_id"], row["b_run_id"]],
     ).to_numpy()
     answer = session_answer(warehouse, explain(warehouse, row["session_id"]))
     found = re.match(r"Speedup \(off / on\) ([\d.]+)x \(([\d.]+) to ([\d.]+), n=6\): faster", answer.sentence)

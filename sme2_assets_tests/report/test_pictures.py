@@ -146,12 +146,12 @@ savings = st.lists(
 def comparison(pairs: list[tuple[int | None, int | None]], off: int, on: int, **model: Any) -> pd.DataFrame:
     common = {"fidelity": "hardware", "verdict": "faster"}
     operators = [
-        {**common, "level": "operator", "off_name": f"op {at}", "on_name": f"op {at}"}
-        | {"off_ns": None if a is None else 1e3 * a, "on_ns": None if b is None else 1e3 * b}
+        {**common, "level": "operator", "a_name": f"op {at}", "b_name": f"op {at}"}
+        | {"a_ns": None if a is None else 1e3 * a, "b_ns": None if b is None else 1e3 * b}
         for at, (a, b) in enumerate(pairs)
     ]
     return pd.DataFrame(
-        [{**common, "level": "model", "off_ns": 1e3 * off, "on_ns": 1e3 * on, **model}, *operators]
+        [{**common, "level": "model", "a_ns": 1e3 * off, "b_ns": 1e3 * on, **model}, *operators]
     )
 
 

@@ -71,16 +71,19 @@ def test_operators_of_the_same_name_are_told_apart_by_their_place(paired: Wareho
 def compared_row(**values: object) -> pd.DataFrame:
     row = {
         "level": "operator",
+        "factor": "sme2",
+        "a_value": "off",
+        "b_value": "on",
         "fidelity": "hardware",
         "delegate": 0,
         "position": 0,
-        "off_name": "A",
-        "on_name": "A",
-        "sme2_operators_off": 0,
-        "sme2_operators_on": 0,
+        "a_name": "A",
+        "b_name": "A",
+        "sme2_operators_a": 0,
+        "sme2_operators_b": 0,
         "sme2_operators_unknown": 0,
-        "off_ns": None,
-        "on_ns": None,
+        "a_ns": None,
+        "b_ns": None,
         "speedup": None,
         "speedup_low": None,
         "speedup_high": None,
@@ -94,7 +97,7 @@ def compared_row(**values: object) -> pd.DataFrame:
     [("A", "A", "A"), ("A", "B", "A -> B"), (None, "B", "(absent) -> B"), ("A", None, "A -> (absent)")],
 )
 def test_an_operator_is_shown_with_its_names_in_both_arms(off, on, shown):
-    [row] = comparison_table(compared_row(off_name=off, on_name=on), "operator").rows
+    [row] = comparison_table(compared_row(a_name=off, b_name=on), "operator").rows
     assert row[2] == shown
     assert row[-2:] == ["-", "not comparable"]
 

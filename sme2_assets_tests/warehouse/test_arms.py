@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 from rich.console import Console
 
 from sme2_assets.analysis.claims import heard
+from sme2_assets.analysis.factors import FACTORS
 from sme2_assets.errors import EvidenceError
 from sme2_assets.evidence.folder import finish_sessions
+from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.report.arms import arms_table, scaling_table, show_arms, verdict_of_arms
 from sme2_assets.report.overview import overview_document, overview_rows
 from sme2_assets.store import Store
@@ -93,16 +96,57 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 def test_a_known_ratio_is_found_and_named(compared: Warehouse, factor: str):
     runs = sessions()[factor]
     stored = comparison_of_session(compared, runs[0].session_id)
-    models = stored[stored["level"] == "model"].set_index("on_run_id")
+    models = stored[stored["level"] == "model"].set_index("b_run_id")
     assert len(models) == len(runs) - 1, "each arm with the first"
     assert set(models["factor"]) == {factor}
     for run in runs[1:]:
         row = models.loc[run.run_id]
-        assert row["off_run_id"] == runs[0].run_id
+        assert row["a_run_id"] == runs[0].run_id
         # Operators are whole microseconds of some hundred.
         assert row["speedup"] == pytest.approx(1 / run.slowness, rel=0.02)
         assert row["speedup_low"] <= 1 / run.slowness * 1.02
         assert row["verdict"] == ("faster" if run.slowness < 1 else "slower")
+
+
+# What the manifest of an arm says of each factor.
+VALUES: dict[str, Callable[[Manifest], object]] = {
+    "sme2": lambda manifest: manifest.identity.sme2,
+    "precision": lambda manifest: manifest.identity.precision,
+    **dict.fromkeys(("option", "model", "change"), lambda manifest: manifest.identity.variant),
+    "executorch": lambda manifest: manifest.info.versions["executorch"],
+    "threads": lambda manifest: manifest.identity.threads,
+    "cpus": lambda manifest: manifest.identity.cpus,
+    "power": lambda manifest: manifest.identity.power_mode,
+}
+
+
+def test_a_and_b_of_every_factor_are_what_the_manifests_of_the_arms_say(store: Store):
+    second = {"arm": "b", "pte_sha256": "d" * 64}
+    measured = {
+        **sessions(),
+        "sme2": [MadeRun(), MadeRun(sme2="on")],
+        "option": [
+            replace(FP16, factor="option"),
+            replace(FP16, factor="option", variant="toy_cnn.width_8-fp16", **second),
+        ],
+        "change": [
+            replace(FP16, factor="change"),
+            replace(FP16, factor="change", variant="toy_cnn.rewrite_linear-int8", **second),
+        ],
+        "power": [replace(ONE, factor="power"), replace(ONE, factor="power", power_mode="boost", arm="b")],
+    }
+    assert set(measured) == set(VALUES) == set(FACTORS)
+    for runs in measured.values():
+        for run in runs:
+            replace(run, rounds=1, sampled=False).write(store.runs)
+    sync(store, print)
+    rows = Warehouse(store.warehouse).query("FROM comparisons")
+    arms = rows[["factor", "a_run_id", "a_value", "b_run_id", "b_value"]].drop_duplicates()
+    assert arms["factor"].value_counts().to_dict() == {name: len(runs) - 1 for name, runs in measured.items()}
+    for row in arms.to_dict("records"):
+        for arm in ("a", "b"):
+            manifest = Manifest.read(store.run_dir(row[f"{arm}_run_id"]) / MANIFEST_FILE)
+            assert row[f"{arm}_value"] == str(VALUES[row["factor"]](manifest))
 
 
 @pytest.mark.parametrize("factor", sessions())
@@ -115,7 +159,7 @@ def test_what_is_said_of_arms_is_true_of_what_was_measured(compared: Warehouse, 
     assert len(said) > len(runs)
     assert false_sentences(compared, said) == []
     # The predicates are no formality: with the arms turned round the sentences are false.
-    turned = rows.assign(off_arm=rows["on_arm"], on_arm=rows["off_arm"])
+    turned = rows.assign(a_value=rows["b_value"], b_value=rows["a_value"])
     with heard() as said:
         for row in turned[turned["level"] == "model"].to_dict("records"):
             verdict_of_arms(row)
@@ -129,6 +173,19 @@ def test_the_verdict_names_what_differs(compared: Warehouse):
     assert said.startswith("int8 is 1.24x (1.23 to 1.25, n=6)")
     assert "faster than fp16." in said
     assert "SME2" not in said
+
+
+def test_identical_arms_are_called_by_their_letters(compared: Warehouse):
+    session_id = sessions()["precision"][0].session_id
+    rows = comparison_of_session(compared, session_id).assign(factor=None, a_value=None, b_value=None)
+    out = Console(file=io.StringIO(), width=200)
+    show_arms(out, compared, rows, arms_table(compared, session_id), operators=True)
+    shown = out.file.getvalue()
+    assert ": identical arms ==" in shown
+    assert "arm b is 1.24x (1.23 to 1.25, n=6) faster than arm a." in shown
+    assert "arm a ms  arm b ms" in shown
+    assert "operator (arm a -> arm b)" in shown
+    assert "SME2" not in shown
 
 
 def test_a_scale_has_time_speedup_and_efficiency_of_each_count(compared: Warehouse):

@@ -6,9 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from sme2_assets.errors import Sme2Error, WarehouseError
+from sme2_assets.store import Store
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.checks import noise_faults, pair_faults
 from sme2_assets.warehouse.comparisons import compare_pair, compare_runs, compare_session, device_noise_floor
@@ -19,12 +21,19 @@ from sme2_assets.warehouse.read import (
     rows_of_view,
     runs_of_session,
 )
+from sme2_assets.warehouse.rebuild import sync
+from sme2_assets.warehouse.schema import COMPARISONS
 from sme2_assets_tests.made.run_folder import MadeRun, ingest
 from sme2_assets_tests.warehouse.newest import compare_newest, newest_run
 
 VARIANT = "toy_cnn-fp32"
 OFF = MadeRun(sme2="off", rounds=6)
 ON = replace(OFF, sme2="on")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data")
 
 
 def write(warehouse: Warehouse, tmp_path: Path, *runs: MadeRun) -> None:
@@ -74,7 +83,7 @@ def test_an_emulated_pair_has_kernels_and_no_times(paired: Warehouse):
 
 def test_counts_add_up_in_the_table(paired: Warehouse):
     sums = paired.query(
-        "SELECT platform, level, sum(operators), sum(sme2_operators_on) FROM comparisons GROUP BY ALL"
+        "SELECT platform, level, sum(operators), sum(sme2_operators_b) FROM comparisons GROUP BY ALL"
     )
     for platform in ("linux", "emulated"):
         counts = sums[sums["platform"] == platform].iloc[:, 2:].drop_duplicates()
@@ -162,6 +171,22 @@ def test_a_newer_session_is_the_comparison_and_the_older_stays_in_the_table(ware
     ]
     assert [run["sme2"] for run in runs_of_session(warehouse, OFF.session_id)] == ["off", "on"]
     assert set(comparison_of_session(warehouse, OFF.session_id)["session_id"]) == {OFF.session_id}
+
+
+def test_a_comparison_with_columns_of_another_release_is_made_again(store: Store):
+    for run in (OFF, ON):
+        run.write(store.runs)
+    sync(store, print)
+    warehouse = Warehouse(store.warehouse)
+    rows = comparison_of_session(warehouse, OFF.session_id)
+    keys = {key.name: str(rows[key.name].iloc[0]) for key in COMPARISONS.keys}
+    first, *others = COMPARISONS.columns
+    earlier = replace(COMPARISONS, columns=(*others, replace(first, name="formerly")))
+    warehouse.write(earlier, rows.drop(columns=list(keys)).rename(columns={first.name: "formerly"}), keys)
+    warehouse.publish()
+    assert comparison_of_session(warehouse, OFF.session_id).empty
+    assert sync(store, print).compared == [OFF.session_id]
+    pd.testing.assert_frame_equal(comparison_of_session(warehouse, OFF.session_id), rows)
 
 
 def test_what_was_never_measured_has_no_comparison(warehouse):

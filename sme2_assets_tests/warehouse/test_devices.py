@@ -84,7 +84,7 @@ def test_the_noise_of_one_machine_is_no_floor_of_another(warehouse: Warehouse, t
     rows = compare_newest(warehouse, HERE.variant, HERE.platform)
     for session in range(10):
         keys = {"variant": HERE.variant, "platform": "linux", "session_id": f"20260201T00000{session}-aaaaaa"}
-        aa = rows.assign(experiment="aa", speedup=1.05).drop(columns=list(keys))
+        aa = rows.assign(factor=None, speedup=1.05).drop(columns=list(keys))
         warehouse.write(COMPARISONS, aa, keys)
     warehouse.publish()
     run = run_of_id(warehouse, HERE.run_id)

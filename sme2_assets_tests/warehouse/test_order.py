@@ -126,7 +126,7 @@ def test_verdicts_are_judged_by_the_noise_that_was_measured_before(store: Store)
         )
         ingest(warehouse, run.write(store.runs))
         keys = {"variant": run.variant, "platform": "linux", "session_id": run.session_id}
-        rows = template.assign(experiment="aa", speedup=1.05, on_run_id=run.run_id, off_run_id=run.run_id)
+        rows = template.assign(factor=None, speedup=1.05, b_run_id=run.run_id, a_run_id=run.run_id)
         warehouse.write(COMPARISONS, rows.drop(columns=list(keys)), keys)
     warehouse.publish()
     last = run_of_id(warehouse, FAST.run_id)

@@ -85,7 +85,7 @@ def stored(folder: Path, name: str, pairs: Sequence[MadeRun], nights: Sequence[O
     for pair in pairs:
         rows = compare_session(warehouse, pair.session_id)
         keys = {"variant": pair.variant, "platform": pair.platform, "session_id": f"aa-{pair.session_id}"}
-        identical = rows.assign(experiment="aa", speedup=1 + pair.sequence / 100).drop(columns=list(keys))
+        identical = rows.assign(factor=None, speedup=1 + pair.sequence / 100).drop(columns=list(keys))
         warehouse.write(COMPARISONS, identical, keys)
     warehouse.publish()
     return warehouse

@@ -281,9 +281,9 @@ def test_every_place_shows_the_same_count(mixed: Warehouse):
     assert use.missed == {"depthwise": 1, "unknown": 1}
 
     counted = {
-        "comparisons": "SELECT matrix_operators, sme2_operators_on, sme2_operators_unknown FROM comparisons "
+        "comparisons": "SELECT matrix_operators, sme2_operators_b, sme2_operators_unknown FROM comparisons "
         "WHERE level = 'model'",
-        "categories": "SELECT sum(matrix_operators), sum(sme2_operators_on), sum(sme2_operators_unknown) "
+        "categories": "SELECT sum(matrix_operators), sum(sme2_operators_b), sum(sme2_operators_unknown) "
         "FROM comparisons WHERE level = 'category'",
         "category_summary": "SELECT 4, sum(sme2_operators), sum(sme2_unknown_operators) "
         "FROM category_summary WHERE sme2 = 'on'",

@@ -135,7 +135,7 @@ def test_times_of_an_emulator_are_under_their_own_names_alone(paired: Warehouse)
     for table, columns in timed.groupby("table_name")["column_name"]:
         if table == "regressions":  # of series, which emulated runs are not in
             continue
-        key = "on_run_id" if table in ("comparisons", "sme2_comparison") else "run_id"
+        key = {"comparisons": "b_run_id", "sme2_comparison": "on_run_id"}.get(table, "run_id")
         counts = ", ".join(f'count("{name}") AS "{name}"' for name in sorted(set(columns) - raw))
         emulated = "(SELECT run_id FROM runs WHERE fidelity = 'emulated')"
         found = paired.query(f"SELECT {counts} FROM {table} WHERE {key} IN {emulated}").iloc[0]

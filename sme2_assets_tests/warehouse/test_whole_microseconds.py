@@ -212,7 +212,7 @@ def test_a_difference_that_flooring_made_is_no_difference(warehouse: Warehouse, 
     operators = [TrueOperator("Softmax (NC, F32)", 2_990, 3_002), TrueOperator(GEMM, 300_000, 150_000)]
     rows = compared(warehouse, tmp_path, operators).query("level == 'operator'").to_dict("records")
     softmax, gemm = rows
-    assert (softmax["off_ns"], softmax["on_ns"]) == (2_000, 3_000)
+    assert (softmax["a_ns"], softmax["b_ns"]) == (2_000, 3_000)
     assert softmax["verdict"] == "insufficient data"
     assert pd.isna(softmax["speedup"])
     assert softmax["speedup_low"] <= 2_990 / 3_002 <= softmax["speedup_high"]
@@ -309,7 +309,7 @@ def test_a_bias_in_operators_with_the_same_kernel_leaves_no_verdict(
 ):
     biased = [replace(operator, off_ns=off * operator.on_ns) for operator in PLACEBOS]
     rows = compared(warehouse, tmp_path, [TrueOperator(GEMM, 324_000, 150_000), *biased], jitter=0.005)
-    timed = rows[rows["off_ns"].notna() & ~rows["category"].eq("Overhead")]
+    timed = rows[rows["a_ns"].notna() & ~rows["category"].eq("Overhead")]
     assert (timed["verdict"] == "not comparable").all()
     assert rows["speedup"].isna().all()
     model = rows[rows["level"] == "model"].iloc[0]
@@ -336,8 +336,8 @@ def test_a_slow_mode_in_a_third_of_the_rounds_gives_no_ratio(warehouse: Warehous
         warehouse, tmp_path, [TrueOperator(GEMM, 300_000, 300_000)], slow, rounds=12, jitter=0.003
     )
     model = rows[rows["level"] == "model"].iloc[0]
-    assert model["off_ns"] == pytest.approx(model["on_ns"], rel=0.01), "equal medians"
-    assert (model["slow_rounds_off"], model["slow_rounds_on"]) == (0, 4)
+    assert model["a_ns"] == pytest.approx(model["b_ns"], rel=0.01), "equal medians"
+    assert (model["slow_rounds_a"], model["slow_rounds_b"]) == (0, 4)
     assert model["verdict"] == "insufficient data"
     assert "4 of 12 rounds with SME2 on are a slow mode, 1.32 times as long as the others" in model["reason"]
     assert pd.isna(model["speedup"])
@@ -368,7 +368,7 @@ def test_slow_rounds_of_the_machine_are_taken_out_by_pairs(warehouse: Warehouse,
         pace=(1, 1, 1.33) * 4,
     )
     model = rows[rows["level"] == "model"].iloc[0]
-    assert (model["slow_rounds_off"], model["slow_rounds_on"]) == (4, 4)
+    assert (model["slow_rounds_a"], model["slow_rounds_b"]) == (4, 4)
     assert model["verdict"] == "no difference"
     assert model["speedup"] == pytest.approx(1, abs=0.01)
 

@@ -109,7 +109,7 @@ def _with_sme2_off(baseline: ArmRows | None, operators: pd.DataFrame) -> dict[Pl
         return {}
     rows = {place_in_run(row): row for row in baseline.bottlenecks.to_dict("records")}
     pairs = operator_pairs(baseline.bottlenecks, operators)
-    return {pair.on: rows[pair.off] for pair in pairs if pair.off is not None and pair.on is not None}
+    return {pair.b: rows[pair.a] for pair in pairs if pair.a is not None and pair.b is not None}
 
 
 def _not_the_cause(operator: Row, subject: ArmRows, here: Row) -> str:

@@ -6,7 +6,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from sme2_assets.analysis.factors import SME2
+from sme2_assets.analysis.factors import SME2, arm_names
 from sme2_assets.defs.assets.runners import runner_of_version
 from sme2_assets.defs.assets.sessions import session_inputs, take_checked
 from sme2_assets.defs.assets.support import clear_failures, plotted
@@ -96,7 +96,7 @@ def _compared(lab: Lab, session_id: str) -> dict[str, dg.MetadataValue]:
     lab.warehouse.publish()
     models = rows[rows["level"] == "model"].to_dict("records")
     said = [verdict_of_arms(row) for row in models]
-    ratios = {f"speedup of {row['on_arm']}": row["speedup"] for row in models}
+    ratios = {f"speedup of {arm_names(row)[1]}": row["speedup"] for row in models}
     return {
         "verdict": dg.MetadataValue.md("\n\n".join(said)),
         "arms": dg.MetadataValue.md(arms_table(lab.warehouse, session_id).markdown()),

@@ -122,10 +122,10 @@ def sme2_comparison(
             "fidelity": model["fidelity"],
             "device": device_cell(dict(model)),
             "session_id": model["session_id"],
-            "off_run_id": model["off_run_id"],
-            "on_run_id": model["on_run_id"],
+            "off_run_id": model["a_run_id"],
+            "on_run_id": model["b_run_id"],
         },
-        data_version=dg.DataVersion(sha256_of_text(model["off_run_id"], model["on_run_id"])[:16]),
+        data_version=dg.DataVersion(sha256_of_text(model["a_run_id"], model["b_run_id"])[:16]),
     )
 
 
@@ -157,7 +157,7 @@ def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:
     }
     counts = {
         "CONV and GEMM in all": model["matrix_operators"],
-        "CONV and GEMM on the SME unit": model["sme2_operators_on"],
+        "CONV and GEMM on the SME unit": model["sme2_operators_b"],
         "CONV and GEMM unit unknown": model["sme2_operators_unknown"],
     }
     return {

@@ -117,7 +117,7 @@ def waterfall_rows(comparison: pd.DataFrame) -> list[Spec]:
     model = comparison[comparison["level"] == "model"]
     if model.empty or not hardware(comparison) or model["verdict"].iloc[0] == "not comparable":
         return []
-    off, on = (float(model[f"{arm}_ns"].iloc[0]) / 1e6 for arm in ("off", "on"))
+    off, on = (float(model[f"{arm}_ns"].iloc[0]) / 1e6 for arm in ("a", "b"))
     operators = comparison[comparison["level"] == "operator"].to_dict("records")
     steps = sorted(map(_step, operators), key=lambda step: -step["saved"])
     if not steps or math.isnan(off) or math.isnan(on):
@@ -138,7 +138,7 @@ def waterfall_rows(comparison: pd.DataFrame) -> list[Spec]:
 
 def _step(row: dict[Any, Any]) -> Spec:
     # An operator that is in one arm only takes no time in the other.
-    off, on = (0.0 if pd.isna(row[f"{arm}_ns"]) else float(row[f"{arm}_ns"]) / 1e6 for arm in ("off", "on"))
+    off, on = (0.0 if pd.isna(row[f"{arm}_ns"]) else float(row[f"{arm}_ns"]) / 1e6 for arm in ("a", "b"))
     return {**_saved(names_in_both(row), off - on), "off": off, "on": on, "verdict": row["verdict"]}
 
 
@@ -381,7 +381,7 @@ def _moves(operators: pd.DataFrame, rows: list[Spec]) -> list[Spec]:
     points = {tuple(row["place"]): row for row in rows}
     off, on = (operators[operators["sme2"] == arm] for arm in ("off", "on"))
     pairs = [
-        (points.get(("off", *(pair.off or ()))), points.get(("on", *(pair.on or ()))))
+        (points.get(("off", *(pair.a or ()))), points.get(("on", *(pair.b or ()))))
         for pair in operator_pairs(off, on)
     ]
     return [
