@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from mmap import mmap
 
 MAGIC = b"\xcf\xfa\xed\xfe"
-ARM64 = 0x0100000C
 SYMBOLS, SEGMENT, UUID, FUNCTION_STARTS = 0x2, 0x19, 0x1B, 0x26
 
 _DEBUG_SYMBOL, _KIND, _IN_SECTION = 0xE0, 0x0E, 0x0E
 
 
-def load_commands(data: bytes | mmap) -> Iterator[tuple[int, int]]:
+def load_commands(data: bytes) -> Iterator[tuple[int, int]]:
     """Each load command: what it is, and where it begins."""
     (count,) = struct.unpack_from("<I", data, 16)
     at = 32
@@ -25,7 +23,7 @@ def load_commands(data: bytes | mmap) -> Iterator[tuple[int, int]]:
         at += size
 
 
-def defined_symbols(data: bytes | mmap, at: int) -> Iterator[tuple[int, str]]:
+def defined_symbols(data: bytes, at: int) -> Iterator[tuple[int, str]]:
     """Address and name of each symbol that is defined here, by the SYMBOLS command at `at`.
 
     The underscore that the compiler puts before every C name is removed.

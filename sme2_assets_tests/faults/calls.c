@@ -101,9 +101,14 @@ ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *there, size_t si
   return REAL(copy_file_range)(from, at, to, there, size, flags);
 }
 
-static int opens(int directory, const char *path, int flags, mode_t mode) {
+// What would fail anyway does not count: folders that are there or have no parent, files that are not there.
+static int is_there(int at, const char *path) {
   struct stat facts;
-  int is_new = (flags & O_CREAT) && fstatat(directory, path, &facts, AT_SYMLINK_NOFOLLOW) != 0;
+  return fstatat(at, path, &facts, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static int opens(int directory, const char *path, int flags, mode_t mode) {
+  int is_new = (flags & O_CREAT) && !is_there(directory, path);
   if (is_new && fails("open", directory, path, 1, NULL, NULL)) return -1;
   return REAL(openat)(directory, path, flags, mode);
 }
@@ -145,13 +150,20 @@ int linkat(int at, const char *from, int there, const char *to, int flags) {
 int symlink(const char *to, const char *path) {
   return fails("symlink", AT_FDCWD, path, 1, NULL, NULL) ? -1 : REAL(symlink)(to, path);
 }
+
 int mkdir(const char *path, mode_t mode) {
-  struct stat facts;
-  int is_new = lstat(path, &facts) != 0;
-  return is_new && fails("mkdir", AT_FDCWD, path, 1, NULL, NULL) ? -1 : REAL(mkdir)(path, mode);
+  char parent[PATH_MAX];
+  snprintf(parent, sizeof parent, "%s", path);
+  char *last = strrchr(parent, '/');
+  if (last != NULL) *last = 0;
+  int can_be = !is_there(AT_FDCWD, path) && is_there(AT_FDCWD, parent);
+  return can_be && fails("mkdir", AT_FDCWD, path, 1, NULL, NULL) ? -1 : REAL(mkdir)(path, mode);
 }
-int unlink(const char *path) { return fails("unlink", AT_FDCWD, path, 0, NULL, NULL) ? -1 : REAL(unlink)(path); }
+int unlink(const char *path) {
+  if (is_there(AT_FDCWD, path) && fails("unlink", AT_FDCWD, path, 0, NULL, NULL)) return -1;
+  return REAL(unlink)(path);
+}
 int unlinkat(int at, const char *path, int flags) {
-  return fails("unlink", at, path, 0, NULL, NULL) ? -1 : REAL(unlinkat)(at, path, flags);
+  return is_there(at, path) && fails("unlink", at, path, 0, NULL, NULL) ? -1 : REAL(unlinkat)(at, path, flags);
 }
 int rmdir(const char *path) { return fails("rmdir", AT_FDCWD, path, 0, NULL, NULL) ? -1 : REAL(rmdir)(path); }
