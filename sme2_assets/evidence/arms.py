@@ -68,7 +68,7 @@ class Taps(Document):
 
     outputs: Count
     values: list[ComparedValue]
-    # Operators whose values are not among the outputs because they are too large.
+    # Operators whose values are not among the outputs: they are too large, or no delegate computes them.
     left_out: list[Text]
     # Why there are no intermediate values, if there are none.
     only_outputs: StrictStr | None = None

@@ -21,7 +21,7 @@ from sme2_assets.store import sha256_of_file
 
 SCHEMA = 2
 # One more whenever our own code makes a different export of the same model: it is made again, then.
-EXPORT_CODE_VERSION = 2
+EXPORT_CODE_VERSION = 3
 MANIFEST = "manifest.json"
 PTE = "model.pte"
 ETRECORD = "model.etrecord"

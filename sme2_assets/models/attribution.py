@@ -90,7 +90,7 @@ def _described(
     program: Any, executorch: Any | None = None, *, method: str = "forward", at_bounds: bool = True
 ) -> ProgramOperators:
     plan = next(plan for plan in program.execution_plan if plan.name == method)
-    origins = _Origins(executorch, method)
+    origins = Origins(executorch, method)
     sized = at_bounds or not any(_is_dynamic(entry.val) for entry in plan.values)
     graphs: dict[int, list[_XnnNode]] = {}
     delegates, portable = [], []
@@ -173,11 +173,11 @@ class _DelegateOrigins:
         return _origin(fused, fused), next((node.meta.get("debug_handle") for node in fused), None)
 
 
-class _Origins:
+class Origins:
     """Where the instructions of the program come from, in the graph that it was emitted from."""
 
     def __init__(self, executorch: Any | None, method: str) -> None:
-        self._lowered: dict[int, Any] = {}
+        self.lowered: dict[int, Any] = {}
         self._emitted: dict[int, list[Any]] = defaultdict(list)
         self._order: dict[Any, int] = {}
         self.known = executorch is not None
@@ -188,7 +188,7 @@ class _Origins:
         graph_module = executorch.exported_program(method).graph_module
         # The emitter replaced the debug handle of each node it emitted with the index of the instruction.
         for _, lowered, call in get_lowered_submodules(graph_module):
-            self._lowered[call.meta.get("debug_handle")] = lowered
+            self.lowered[call.meta.get("debug_handle")] = lowered
             self._emitted[call.meta.get("debug_handle")].append(call)
         for place, node in enumerate(graph_module.graph.nodes):
             self._order[node] = place
@@ -196,7 +196,7 @@ class _Origins:
                 self._emitted[node.meta["debug_handle"]].append(node)
 
     def of_delegate(self, instruction: int | None, handles: set[int]) -> _DelegateOrigins:
-        lowered = self._lowered.get(instruction) if instruction is not None else None
+        lowered = self.lowered.get(instruction) if instruction is not None else None
         own: dict[int, list[Any]] = defaultdict(list)
         if lowered is None:
             return _DelegateOrigins(own, {})
@@ -224,7 +224,7 @@ class _Origins:
         Only upper bounds are serialised, so the delegate is serialised again with the example's sizes, which
         torch.export keeps for every symbol; if the nodes then differ, sizes are not known.
         """
-        lowered = self._lowered.get(instruction) if instruction is not None else None
+        lowered = self.lowered.get(instruction) if instruction is not None else None
         if lowered is None or not any(map(_symbolic, lowered.original_module.graph.nodes)):
             return nodes
         from executorch.backends.xnnpack.operators import node_visitor
@@ -495,7 +495,7 @@ def _xnnpack_graph(payload: bytes) -> Any:
     return json.loads(re.sub(r":\s*(-?(?:inf|nan))\b", r': "\1"', text))
 
 
-def _kernel_call(plan: Any, call: Any, origins: _Origins, instruction: int | None) -> Node:
+def _kernel_call(plan: Any, call: Any, origins: Origins, instruction: int | None) -> Node:
     operator = plan.operators[call.op_index]
     kernel = f"{operator.name}.{operator.overload}".rstrip(".")
     origin = origins.of_kernel(instruction, kernel)

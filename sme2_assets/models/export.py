@@ -66,8 +66,8 @@ from sme2_assets.models.lowering import (
     free_lowered_programs,
     kept_in_float,
     lower_program,
-    lower_tapped_program,
     one_thread,
+    program_with_taps,
 )
 from sme2_assets.models.pieces import Difference, PieceIndex
 from sme2_assets.models.progress import OnStage, Progress
@@ -273,12 +273,7 @@ def _lowered(spec: ModelSpec, variant: Variant, staging: Path, progress: Progres
         progress.say(f"{missing.what}: it will not run. What to do: {missing.remedy}")
     with progress.step("writing the program", "lower"):
         pieces = _write_program(program, exported_program, staging, progress)
-    # It has the weights once more: both programs must not be held at once.
-    program = replace(program, executorch=None, edge_program=None)
-    free_lowered_programs((staging / PTE).stat().st_size)
-    taps, tapped = lower_tapped_program(
-        exported_program, program.outputs, inputs, variant.precision, progress, portable=spec.portable
-    )
+    taps, tapped = program_with_taps(exported_program, program, inputs, variant.precision, progress)
     if tapped is not None:
         difference = Difference(pieces)
         tapped.write_to_file(difference)

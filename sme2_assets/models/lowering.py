@@ -46,7 +46,8 @@ from sme2_assets.models.reference import (
     too_small,
 )
 from sme2_assets.models.spec import SEED, EagerModel, ModelSpec
-from sme2_assets.models.taps import compared_outputs, describe_taps, tapped_program
+from sme2_assets.models.tapped import DelegateGraphs, delegate_graphs, with_outputs
+from sme2_assets.models.taps import Layer, affordable, compared_outputs, layers_of, tapped_program
 from sme2_assets.models.time_limit import end_if_time_is_up
 
 # How much programs that are no longer used may hold, and what the graph of one holds at least.
@@ -98,6 +99,7 @@ class LoweredProgram:
     """The partitioners that decided what XNNPACK takes, in order; empty without XNNPACK."""
     state_bytes: int
     """The size of the buffers that an inference changes."""
+    delegate_graphs: DelegateGraphs
 
 
 def build_model(spec: ModelSpec, precision: str, progress: Progress) -> BuiltModel:
@@ -213,7 +215,7 @@ def lower_program(
     lowering = "lowering without XNNPACK" if portable else "lowering to XNNPACK"
     with progress.step(lowering, "lower"), _blamed(f"L{lowering[1:]}", graphs=graphs):
         undelegated: list[Any] = []
-        with partitioner_reasons() as reasons:
+        with partitioner_reasons() as reasons, delegate_graphs() as graphs_of_delegates:
             edge, partitioners = partitioned(
                 exported_program, portable=portable, say=progress.say, keep=undelegated.append
             )
@@ -239,7 +241,16 @@ def lower_program(
     names = ", ".join(type(partitioner).__name__ for partitioner in partitioners)
     edge_program = undelegated[-1]
     return LoweredProgram(
-        executorch, edge_program, flat, outputs, counts, report, changed, names, state_bytes
+        executorch,
+        edge_program,
+        flat,
+        outputs,
+        counts,
+        report,
+        changed,
+        names,
+        state_bytes,
+        graphs_of_delegates,
     )
 
 
@@ -346,32 +357,31 @@ def _state(program: Any) -> dict[str, Any]:
     return {name: values[name] for name in program.graph_signature.buffers_to_mutate.values()}
 
 
-def lower_tapped_program(
-    exported_program: Any,
-    outputs: list[Any],
-    inputs: ModelInputs,
-    precision: str,
-    progress: Progress,
-    *,
-    portable: bool,
+def program_with_taps(
+    exported_program: Any, lowered: LoweredProgram, inputs: ModelInputs, precision: str, progress: Progress
 ) -> tuple[Taps, Any | None]:
-    """The program with intermediate values as outputs; None if it cannot be lowered."""
+    """The lowered program with intermediate values as outputs; None if it cannot show them."""
     import torch
 
-    with progress.step("lowering once more, with taps", "lower"), torch.no_grad():
+    layers, shown, tapped, why = list[Layer](), list[Layer](), None, None
+    with progress.step("writing it once more, with taps", "lower"), torch.no_grad():
         graph_module = exported_program.module()
-        values = compared_outputs(graph_module, precision, outputs)
-        taps = Taps(outputs=len(outputs), values=values, left_out=[])
         try:
-            layers, taps = describe_taps(graph_module, inputs.copied().flat(), outputs, precision)
-            shown = [layer.tap for layer in layers]
-            return taps, lower_with_taps(graph_module, shown, inputs, portable=portable)
+            layers = layers_of(graph_module, precision, inputs.copied().flat())
+            tapped, shown = with_outputs(
+                lowered.executorch, lowered.delegate_graphs, exported_program.graph, affordable(layers)[0]
+            )
         except Exception as error:
             end_if_time_is_up(error)
             # The program itself is fine; only its intermediate values cannot be shown.
-            why = f"the program with taps does not lower: {first_line(error)}"
+            why = f"the program with taps cannot be made: {first_line(error)}"
             progress.say(f"the intermediate values are not compared, {why}")
-            return taps.without_taps(why), None
+        outputs = compared_outputs(graph_module, precision, lowered.outputs, layers)
+    # XNNPACK has the channels of images last, too.
+    between = [layer.value.model_copy(update={"channel_axis": -1}) for layer in shown]
+    left_out = [layer.value.name for layer in layers if layer not in shown]
+    values = [*outputs, *between]
+    return Taps(outputs=len(outputs), values=values, left_out=left_out, only_outputs=why), tapped
 
 
 def lower_with_taps(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs, *, portable: bool) -> Any:

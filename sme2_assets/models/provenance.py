@@ -54,6 +54,18 @@ def operator_name(node: Any) -> str | None:
     return f"{namespace}.{operator}.{schema.overload_name or 'default'}"
 
 
+def names_in(node: Any, graph: Any) -> set[str]:
+    """The nodes of an earlier graph that a node comes from, by name."""
+    names, sources = set(), [*node.meta.get("from_node", [])]
+    while sources:
+        source = sources.pop()
+        if source.graph_id == id(graph):
+            names.add(source.name)
+        else:
+            sources += source.from_node
+    return names
+
+
 def is_library(file: str) -> bool:
     """Whether a file belongs to torch or a related library; the example models inside ExecuTorch do not."""
     parts = Path(short_path(file)).parts

@@ -1,10 +1,10 @@
-"""A second version of the program, with the result of every matrix operator as an output of its own.
+"""The values in which arms are compared: the outputs, and the result of every matrix operator.
 
 A fault in an early layer may be hidden by the layers after it. So the arms are also compared in intermediate
 values: those of the operators that can use an SME2 kernel. Inside a delegate the runtime shows none of them;
-as outputs of the program it has to. A value is taken where XNNPACK's fused operator ends (batch norm,
-activation, quantisation), so that the kernels stay those of the program that is measured: a session checks
-whether the outputs of both programs are identical to the bit.
+as outputs of the program it has to: `tapped` makes them that. A value is taken where XNNPACK's fused operator
+ends (batch norm, activation, quantisation), so that the kernels stay those of the program that is measured: a
+session checks whether the outputs of both programs are identical to the bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sme2_assets.evidence.arms import UNIT, ComparedValue, Kind, Taps
+from sme2_assets.evidence.arms import UNIT, ComparedValue, Kind
 from sme2_assets.evidence.numerics import output_channel_axis
 from sme2_assets.models.inputs import ModelInputs, exported_graph, flat_tensors
 from sme2_assets.models.provenance import operator_name, origin_of
@@ -99,17 +99,6 @@ def compared_outputs(
         )
         for index, (value, end) in enumerate(zip(outputs, ends[-len(outputs) :], strict=True))
     ]
-
-
-def describe_taps(
-    graph_module: Any, inputs: Sequence[Any], outputs: list[Any], precision: str
-) -> tuple[list[Layer], Taps]:
-    """The operators whose values can be shown, and the outputs of a program that shows them."""
-    layers = layers_of(graph_module, precision, inputs)
-    kept, left_out = affordable(layers)
-    values = [*compared_outputs(graph_module, precision, outputs, layers), *(layer.value for layer in kept)]
-    names = [layer.value.name for layer in left_out]
-    return kept, Taps(outputs=len(outputs), values=values, left_out=names)
 
 
 def tapped_program(graph_module: Any, taps: Sequence[Any], inputs: ModelInputs) -> Any:

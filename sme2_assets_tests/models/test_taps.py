@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from sme2_assets.models.inputs import ModelInputs, exported_graph
 from sme2_assets.models.pieces import write_restored
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets_tests.models.run import outputs_of
-from sme2_assets_tests.models.small import spec, values, variant
+from sme2_assets_tests.models.small import spec, thorough, values, variant
 
 LAYERS = [
     "stem.0.0",
@@ -38,14 +39,10 @@ def test_the_program_with_taps_gives_the_same_outputs_to_the_bit_and_the_values_
     exported: Callable[[str], ExportedModel], key: str, runner_binary: RunnerBinary, tmp_path: Path
 ) -> None:
     model = exported(key)
-    assert model.taps is not None
-    assert model.tapped is not None
-    described = Taps.read(model.taps)
+    described = _described(model)
     assert [value.module for value in described.values] == [None, *LAYERS]
     [output] = outputs_of(model, runner_binary, tmp_path)
-    program = tmp_path / "tapped.pte"
-    write_restored(model.pte, model.tapped, program)
-    tapped = outputs_of(replace(model, pte=program), runner_binary, tmp_path)
+    tapped = _outputs_with_taps(model, runner_binary, tmp_path)
     np.testing.assert_array_equal(tapped[0], output)
     assert len(tapped) == len(described.values)
     dtype = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8}[model.precision]
@@ -63,6 +60,9 @@ class Residual(nn.Module):
         return self.head(x.mean(dim=(2, 3)))
 
 
+RESIDUAL = spec("residual", Residual, values(1, 4, 6, 6))
+
+
 @pytest.fixture
 def graph() -> torch.fx.GraphModule:
     inputs = ModelInputs((torch.ones(1, 4, 6, 6),), {})
@@ -78,25 +78,78 @@ def test_a_value_is_taken_where_the_fused_operator_ends_and_counts_the_sums_befo
     assert head.value.terms == 36 + 1 + 1 + 8
 
 
-def test_values_that_are_too_large_are_left_out_and_named(graph, monkeypatch):
+def test_values_that_are_too_large_are_left_out_and_named(tmp_path, monkeypatch):
     monkeypatch.setattr(taps, "MOST_BYTES", 100)
-    _, described = taps.describe_taps(graph, [torch.ones(1, 4, 6, 6)], [torch.ones(1, 3)], "fp32")
+    described = _described(export_model(RESIDUAL, variant("residual"), tmp_path, log=print))
     assert [value.name for value in described.values] == ["output 0", "linear"]
     assert described.left_out == ["conv2d"]
 
 
-@pytest.mark.parametrize("broken", [(lowering, "tapped_program"), (taps, "_magnitudes")])
-def test_an_export_whose_taps_do_not_lower_is_an_export_without_them(
+@pytest.mark.parametrize("broken", [(lowering, "with_outputs"), (taps, "_magnitudes")])
+def test_an_export_whose_values_cannot_be_shown_is_an_export_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[object, str]
 ) -> None:
     monkeypatch.setattr(*broken, lambda *given: None)
-    residual = spec("residual", Residual, values(1, 4, 6, 6))
-    made = export_model(residual, variant("residual"), tmp_path, log=print)
-    assert made.taps is not None
-    described = Taps.read(made.taps)
+    made = export_model(RESIDUAL, variant("residual"), tmp_path, log=print)
+    described = _described(made)
     assert made.tapped is None
-    assert "does not lower" in str(described.only_outputs)
+    assert "cannot be made" in str(described.only_outputs)
     assert [value.name for value in described.values] == ["output 0"]
+
+
+class Mixed(nn.Module):
+    """Matrix operators whose values leave their delegates, to where memory is used again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.values(x)[-1]
+
+    def values(self, x: torch.Tensor) -> list[torch.Tensor]:
+        first = self.first(x)
+        summed = torch.cumsum(first, 1)
+        second = self.second(summed)
+        product = second @ summed.transpose(1, 2)
+        return [first, second, product, torch.cumsum(product, 1).softmax(-1)]
+
+
+@pytest.mark.parametrize("varying", [False, *thorough(True)])
+def test_values_that_leave_a_delegate_are_still_there_at_the_end(
+    varying: bool, runner_binary: RunnerBinary, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, x = Mixed().eval(), values(2, 6, 8)
+    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=4)}} if varying else None
+    mixed = spec("mixed", lambda: model, x, get_dynamic_shapes=lambda _: shapes)
+    made = export_model(mixed, variant("mixed"), tmp_path, log=print)
+    described = _described(made)
+    assert [value.name for value in described.values] == ["output 0", "linear", "linear_1", "matmul"]
+    assert described.left_out == []
+    given = _outputs_with_taps(made, runner_binary, tmp_path)
+    expected = [value.detach().numpy() for value in model.values(x)]
+    for wanted, value in zip([expected[-1], *expected[:-1]], given, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_operators_outside_of_delegates_are_left_out_and_named(tmp_path: Path) -> None:
+    portable = RESIDUAL.with_options({"backend": "portable"})
+    described = _described(export_model(portable, variant("residual"), tmp_path, log=print))
+    assert [value.name for value in described.values] == ["output 0"]
+    assert described.left_out == ["conv2d", "linear"]
+
+
+def _described(model: ExportedModel) -> Taps:
+    assert model.taps is not None
+    return Taps.read(model.taps)
+
+
+def _outputs_with_taps(model: ExportedModel, runner: RunnerBinary, folder: Path) -> list[npt.NDArray]:
+    assert model.tapped is not None
+    program = folder / "tapped.pte"
+    write_restored(model.pte, model.tapped, program)
+    return outputs_of(replace(model, pte=program), runner, folder)
 
 
 def test_an_operator_on_two_ways_to_a_value_is_counted_once():
