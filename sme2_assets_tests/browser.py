@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.debian import fetch_packages, libraries_the_host_lacks
+from sme2_assets.toolchain.debian import fetch_packages, libraries_the_host_lacks
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
 
 # For a browser to start, and for what a page is to show: the machine may be busy with other tests.

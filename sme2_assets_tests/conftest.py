@@ -22,8 +22,8 @@ from sme2_assets.runner.bundle import build_bundle
 from sme2_assets.store import Store
 from sme2_assets.targets import host
 from sme2_assets.targets.local import EmulatedTarget
-from sme2_assets.targets.qemu import Qemu
 from sme2_assets.targets.shapes import DEFAULT
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets_tests import archive
 from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.reach import skip_out_of_reach

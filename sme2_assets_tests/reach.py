@@ -18,7 +18,7 @@ from typing import NoReturn
 import pytest
 
 from sme2_assets.errors import PackagesUnavailable, Sme2Error
-from sme2_assets.targets.debian import PROGRAMS, fetch_packages
+from sme2_assets.toolchain.debian import PROGRAMS, fetch_packages
 
 # Small, and in every suite of Debian and Ubuntu.
 _ANY_PACKAGE = "hostname"

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.debian import fetch_packages, libraries_the_host_lacks
+from sme2_assets.toolchain.debian import fetch_packages, libraries_the_host_lacks
 from sme2_assets_tests.reach import skip_out_of_reach
 
 BUCKET = "lab"

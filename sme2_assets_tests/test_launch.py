@@ -24,7 +24,7 @@ from sme2_assets.profiling.requests import (
 )
 from sme2_assets.store import Store
 from sme2_assets.targets import host
-from sme2_assets.targets.base import Availability
+from sme2_assets.toolchain import Availability
 
 BOTH = ("off", "on")
 

@@ -23,7 +23,7 @@ from sme2_assets.api import DataFolder
 from sme2_assets.mcp.server import _Progress, server_of
 from sme2_assets.store import CHECKOUT
 from sme2_assets.targets.host import host_platform
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
 from sme2_assets_tests.made import MadeOnce
 from sme2_assets_tests.test_api import copy_of_two_pairs

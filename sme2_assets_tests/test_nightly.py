@@ -38,8 +38,8 @@ from sme2_assets.errors import Sme2Error
 from sme2_assets.launch import Jobs
 from sme2_assets.report.night import NightSummary, night_folder, nights, open_regressions
 from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
-from sme2_assets.targets.base import Availability
 from sme2_assets.targets.host import host_platform
+from sme2_assets.toolchain import Availability
 from sme2_assets_tests.e2e.conftest import Workbench, opened_workbench
 from sme2_assets_tests.targets.ssh.sshd_loopback import SshMachine
 from sme2_assets_tests.warehouse.test_publish import write_nothing

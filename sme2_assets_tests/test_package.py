@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from sme2_assets.store import CHECKOUT
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets_tests.servers import free_port
 
 PATIENCE_S = 900

@@ -16,10 +16,10 @@ from sme2_assets.runner.bundle import host_is_target
 from sme2_assets.store import Store
 from sme2_assets.targets import open_target
 from sme2_assets.targets.android.adb import require_adb
-from sme2_assets.targets.cross_compiler import compiler_availability
 from sme2_assets.targets.host import host_device, host_facts, host_has_sme2, is_arm64
 from sme2_assets.targets.inventory import read_inventory
 from sme2_assets.targets.ssh.connection import require_ssh
+from sme2_assets.toolchain.cross_compiler import compiler_availability
 
 MIN_FREE_GIB = 3.0
 

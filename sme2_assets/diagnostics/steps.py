@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sme2_assets.errors import Sme2Error
 
 if TYPE_CHECKING:
-    from sme2_assets.targets.base import Availability
+    from sme2_assets.toolchain import Availability
 
 PASSED, FAILED, NOTE, NOT_REACHED = "passed", "failed", "note", "not reached"
 

@@ -20,7 +20,7 @@ import pandas as pd
 from sme2_assets.errors import BuildError, EvidenceError
 from sme2_assets.evidence.digits import interval_beside
 from sme2_assets.models.spec import PRECISIONS, Variant
-from sme2_assets.runner.sdk import installed_sdk
+from sme2_assets.toolchain.sdk import installed_sdk
 from sme2_assets.warehouse.read import rows_of_view
 from sme2_assets.warehouse.store import Warehouse
 

@@ -18,8 +18,8 @@ from typing import Any
 from unittest import mock
 
 from sme2_assets.models.attribution import Origins
-from sme2_assets.models.methods import FORWARD
 from sme2_assets.models.provenance import names_in
+from sme2_assets.models.spec import FORWARD
 from sme2_assets.models.taps import Layer
 
 DelegateGraphs = dict[bytes, Any]

@@ -14,9 +14,9 @@ from string import ascii_lowercase
 from sme2_assets.errors import Sme2Error
 from sme2_assets.models.registry import model_spec, parse_variant
 from sme2_assets.profiling.requests import LeftOut, requests_for, requests_for_this_machine, require_room
-from sme2_assets.runner.sdk import require_sdk
 from sme2_assets.store import Store
 from sme2_assets.targets import SME2_STATES, open_target
+from sme2_assets.toolchain.sdk import require_sdk
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from pathlib import Path
 
 from sme2_assets.distribution import installing
 from sme2_assets.errors import BuildError
-from sme2_assets.runner.sdk import HERE, Log, Sdk, installed_sdk
 from sme2_assets.store import one_at_a_time, sha256_of_file
 from sme2_assets.targets.base import Program
 from sme2_assets.targets.lease import held_leases
+from sme2_assets.toolchain.sdk import HERE, Log, Sdk, installed_sdk
 
 NATIVE_DIR = Path(__file__).resolve().parent / "native"
 BINARY_NAME = "sme2_runner"

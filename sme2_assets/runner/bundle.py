@@ -36,13 +36,13 @@ from sme2_assets.runner.build import (
     write_synced,
 )
 from sme2_assets.runner.cross import cross_toolchain
-from sme2_assets.runner.sdk import Log, sdk_here
 from sme2_assets.store import Store, one_at_a_time, sha256_of_file
 from sme2_assets.targets.base import Program, Target
-from sme2_assets.targets.cross_compiler import library_of
-from sme2_assets.targets.elf import MACHINES, read_needs
 from sme2_assets.targets.host import host_arch
-from sme2_assets.targets.qemu import find_qemu
+from sme2_assets.toolchain.cross_compiler import library_of
+from sme2_assets.toolchain.elf import MACHINES, read_needs
+from sme2_assets.toolchain.qemu import find_qemu
+from sme2_assets.toolchain.sdk import Log, sdk_here
 
 _START_SECONDS = 120
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sme2_assets.distribution import installing
 from sme2_assets.errors import BuildError
-from sme2_assets.runner.sdk import installed_sdk
 from sme2_assets.store import sha256_of_file
+from sme2_assets.toolchain.sdk import installed_sdk
 
 _XNNPACK_AND_ITS_OWN = ("XNNPACK", "cpuinfo", "pthreadpool", "FXdiv", "FP16")
 # Submodules that the runner's build needs, if the checkout has them at all.

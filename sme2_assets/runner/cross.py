@@ -12,8 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sme2_assets.runner.build import Toolchain, find_cmake_version, find_tool, first_line
-from sme2_assets.runner.sdk import Log, fetch_sdk, installed_sdk
-from sme2_assets.targets.cross_compiler import find_cross_compiler
+from sme2_assets.toolchain.cross_compiler import find_cross_compiler
+from sme2_assets.toolchain.sdk import Log, fetch_sdk, installed_sdk
 
 TARGET = "Linux aarch64"
 

@@ -26,7 +26,7 @@ from sme2_assets.errors import BuildError
 from sme2_assets.runner import macho
 from sme2_assets.runner.build import RunnerBinary, first_line, load_runner
 from sme2_assets.store import Store
-from sme2_assets.targets.elf import Elf
+from sme2_assets.toolchain.elf import Elf
 
 RECORD_NAME = "build.json"
 # A runner for measuring, and one that only prints which kernels XNNPACK registers.

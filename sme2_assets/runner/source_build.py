@@ -42,8 +42,8 @@ from sme2_assets.runner.build import (
 )
 from sme2_assets.runner.checkout import checkout_problems, checkout_state
 from sme2_assets.runner.pairs import RECORD_NAME, RUNNER_KIND, TRACE_KIND, configured, sme_kernels
-from sme2_assets.runner.sdk import Log
 from sme2_assets.store import Store, one_at_a_time, sha256_of_file, sha256_of_text
+from sme2_assets.toolchain.sdk import Log
 
 PRESETS_NAME = "CMakePresets.json"
 # Public builds of ExecuTorch with SME2 use this one or newer.

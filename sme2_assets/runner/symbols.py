@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sme2_assets.runner import macho
-from sme2_assets.targets.elf import AARCH64, Elf, Segment
+from sme2_assets.toolchain.elf import AARCH64, Elf, Segment
 
 PAGE = 4096
 _DAMAGES = (struct.error, IndexError, OverflowError)

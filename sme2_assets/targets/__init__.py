@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 
 from sme2_assets.store import Store
-from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
+from sme2_assets.targets.base import Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.keys import PLATFORMS, SME2_STATES, TARGETS, TargetKey
 from sme2_assets.targets.local import EmulatedTarget, NativeTarget
 from sme2_assets.targets.shapes import emulated_cpu
+from sme2_assets.toolchain import Availability
 
 __all__ = [
     "PLATFORMS",

@@ -20,18 +20,10 @@ from sme2_assets.evidence.device import AARCH64, Fidelity
 from sme2_assets.targets.clusters import Cluster
 from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.lease import lease
+from sme2_assets.toolchain import Availability
 
 if TYPE_CHECKING:
     from sme2_assets.evidence.result import PassKind
-
-
-@dataclass(frozen=True)
-class Availability:
-    """Whether a target offers an SME2 state; if not, what is missing and what to do."""
-
-    ok: bool
-    detail: str
-    remedy: str | None = None
 
 
 @dataclass(frozen=True)

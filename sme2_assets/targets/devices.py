@@ -17,7 +17,7 @@ from sme2_assets.errors import Sme2Error, TargetUnavailable, did_you_mean
 from sme2_assets.store import Store
 from sme2_assets.targets.android.adb import ENVIRONMENT_VARIABLE, Listed, require_adb
 from sme2_assets.targets.android.target import one_device, power_journal
-from sme2_assets.targets.base import Availability, MachineFacts
+from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.environment.quiet import battery_flags, busy_flags, cap_flags, heat_flags
 from sme2_assets.targets.inventory import LABEL, Entry, Inventory, read_inventory
 from sme2_assets.targets.keys import SME2_STATES
@@ -26,6 +26,7 @@ from sme2_assets.targets.pool import ANY
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.ssh.address import SCHEME
 from sme2_assets.targets.ssh.target import SshTarget
+from sme2_assets.toolchain import Availability
 
 #: How much CPU others may use on a device without being mentioned, in cores. No phone is ever idle.
 _BUSY_CORES = 0.5

@@ -13,9 +13,8 @@ from typing import ClassVar
 from sme2_assets.errors import RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, native_fidelity
 from sme2_assets.evidence.leftovers import workspace_folder
-from sme2_assets.targets.base import Availability, Completed, MachineFacts, Program, Target, Workspace
+from sme2_assets.targets.base import Completed, MachineFacts, Program, Target, Workspace
 from sme2_assets.targets.contained import run_contained
-from sme2_assets.targets.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
 from sme2_assets.targets.host import (
     host_arch,
     host_cpus,
@@ -26,8 +25,10 @@ from sme2_assets.targets.host import (
     is_arm64,
 )
 from sme2_assets.targets.lease import beside_sessions
-from sme2_assets.targets.qemu import Qemu, ensure_qemu, find_qemu
 from sme2_assets.targets.shapes import DEFAULT, EmulatedCpu
+from sme2_assets.toolchain import Availability
+from sme2_assets.toolchain.cross_compiler import CrossCompiler, compiler_availability, find_cross_compiler
+from sme2_assets.toolchain.qemu import Qemu, ensure_qemu, find_qemu
 
 HOST_NAMES = {"linux": "Linux", "mac": "macOS"}
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from sme2_assets.errors import Sme2Error, TargetUnavailable
 from sme2_assets.evidence.device import AARCH64, Fidelity, native_fidelity
 from sme2_assets.targets.android.target import emulating
-from sme2_assets.targets.base import Availability, MachineFacts, Target, Workspace
+from sme2_assets.targets.base import MachineFacts, Target, Workspace
 from sme2_assets.targets.environment.snapshot import Snapshot
 from sme2_assets.targets.lease import lease
 from sme2_assets.targets.remote.target import Log, RemoteTarget
+from sme2_assets.toolchain import Availability
 
 ANY = "any"
 _POOL_PAUSE_S = 2.0

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sme2_assets.analysis.kernel_names import KernelName, parse_kernel
-from sme2_assets.runner.sdk import fetch_sdk
-from sme2_assets.targets.elf import Elf
+from sme2_assets.toolchain.elf import Elf
+from sme2_assets.toolchain.sdk import fetch_sdk
 
 GOLDEN = Path(__file__).parent / "kernel_names"
 SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])

@@ -19,7 +19,7 @@ from sme2_assets.models.export import export_variant
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets.local import EmulatedTarget
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests import archive
 from sme2_assets_tests.archive import VARIANTS, archived_run

@@ -33,7 +33,7 @@ from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import CHECKOUT, DAGSTER_YAML, Store
 from sme2_assets.targets import Target
 from sme2_assets.targets.local import EmulatedTarget
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets_tests.models.faults import other_operator, plant_fault
 from sme2_assets_tests.test_docs import bash_commands
 

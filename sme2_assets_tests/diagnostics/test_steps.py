@@ -8,7 +8,7 @@ import pytest
 
 from sme2_assets.diagnostics.steps import FAILED, NOT_REACHED, NOTE, PASSED, Checkup, detail_of
 from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.base import Availability
+from sme2_assets.toolchain import Availability
 
 
 def statuses(made: Checkup) -> dict[str, str]:

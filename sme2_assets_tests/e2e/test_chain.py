@@ -18,9 +18,9 @@ from sme2_assets.evidence.manifest import MANIFEST_FILE, Manifest
 from sme2_assets.launch import Jobs, profile
 from sme2_assets.profiling.blind import DOSES_PERCENT
 from sme2_assets.profiling.requests import ProfileRequest
-from sme2_assets.runner.sdk import OLDEST
 from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
+from sme2_assets.toolchain.sdk import OLDEST
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.schema import INFERENCES, RUNS
 from sme2_assets_tests.e2e.conftest import Workbench, opened_workbench

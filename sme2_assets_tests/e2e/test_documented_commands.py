@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from sme2_assets.cli import main
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.host import host_platform
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets_tests.e2e.conftest import make_data_folder
 from sme2_assets_tests.skills import SKILLS, Skill, bash_commands, make_desk, printed_line, typed
 from sme2_assets_tests.test_docs import documented_sme2_commands

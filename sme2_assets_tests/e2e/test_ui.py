@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from sme2_assets.store import CHECKOUT, Store
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.browser import PATIENCE_MS
 from sme2_assets_tests.e2e.conftest import Workbench, make_data_folder

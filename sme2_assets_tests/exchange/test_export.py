@@ -272,7 +272,7 @@ def test_the_commit_of_executorch_is_that_of_the_wheel_that_measured():
     from executorch.version import git_version
 
     from sme2_assets.exchange.summaries import _executorch_commit
-    from sme2_assets.runner.sdk import installed_sdk
+    from sme2_assets.toolchain.sdk import installed_sdk
 
     here = {"executorch": installed_sdk().version.partition("+")[0], "executorch_record_sha256": "0" * 64}
     assert _executorch_commit({"info": {"versions": here}}) == git_version

@@ -26,7 +26,7 @@ from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store
 from sme2_assets.targets.host import host_platform
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets_tests.e2e.conftest import make_data_folder
 

@@ -26,7 +26,7 @@ from sme2_assets.report import claims
 from sme2_assets.report.advice import advice_section
 from sme2_assets.store import CHECKOUT, Store
 from sme2_assets.targets.host import host_platform
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.rebuild import differences
 from sme2_assets_tests.claims.zoo import false_sentences

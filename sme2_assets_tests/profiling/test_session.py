@@ -38,11 +38,11 @@ from sme2_assets.profiling.record import ended_steady
 from sme2_assets.profiling.session import _enough, measure_session
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.store import Store, sha256_of_file
-from sme2_assets.targets.base import Availability
 from sme2_assets.targets.environment.processes import Counters
 from sme2_assets.targets.environment.snapshot import Snapshot, take_snapshot
 from sme2_assets.targets.host import host_arch, host_has_sme2, host_platform
 from sme2_assets.targets.local import NativeTarget
+from sme2_assets.toolchain import Availability
 from sme2_assets.warehouse import Warehouse
 from sme2_assets.warehouse.comparisons import compare_session
 from sme2_assets.warehouse.ingest import rows_of_run

@@ -17,14 +17,14 @@ import pytest
 from sme2_assets.errors import BuildError
 from sme2_assets.evidence.result import CpuFacts
 from sme2_assets.models.artifact import ExportedModel
-from sme2_assets.runner import sdk
 from sme2_assets.runner.build import RunnerBinary, load_runner
 from sme2_assets.runner.bundle import build_bundle, host_is_target
 from sme2_assets.runner.recording import write_samples
 from sme2_assets.targets import Program
-from sme2_assets.targets.elf import AARCH64, read_needs
 from sme2_assets.targets.local import EmulatedTarget
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain import sdk
+from sme2_assets.toolchain.elf import AARCH64, read_needs
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets_tests.reach import skip_out_of_reach
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sme2_assets.runner.bundle import host_is_target
-from sme2_assets.targets.qemu import Qemu, _question
+from sme2_assets.toolchain.qemu import Qemu, _question
 
 #: The emulated CPU of a device: one without SME, like most phones.
 CPU = "neoverse-n1"

@@ -18,7 +18,7 @@ from sme2_assets.evidence.work import WORK_FILE, WorkFile
 from sme2_assets.models.artifact import ExportedModel
 from sme2_assets.runner.build import RunnerBinary
 from sme2_assets.targets.local import LocalWorkspace
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets.work.counting import build_counter, run_counted
 from sme2_assets.work.counts import owners, work_of_events, write_work
 

@@ -15,13 +15,14 @@ from sme2_assets.store import safe_name
 from sme2_assets.targets.android.adb import Adb, is_network_serial, require_adb
 from sme2_assets.targets.android.device import ROOT_VARIABLE, Device, choose_device, device_id_of
 from sme2_assets.targets.android.power import applied, restore_from
-from sme2_assets.targets.base import Availability, MachineFacts
+from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.clusters import parse_features
-from sme2_assets.targets.elf import AARCH64, machine_of
-from sme2_assets.targets.qemu import Qemu, find_qemu
 from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.remote.workspace import RemoteWorkspace, root_folder
 from sme2_assets.targets.shapes import DEFAULT
+from sme2_assets.toolchain import Availability
+from sme2_assets.toolchain.elf import AARCH64, machine_of
+from sme2_assets.toolchain.qemu import Qemu, find_qemu
 
 Log = Callable[[str], None]
 

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from sme2_assets.errors import ConnectionLost, RunnerError, Sme2Error, TargetUnavailable
 from sme2_assets.store import sha256_of_file
 from sme2_assets.targets.base import Completed, Program, Workspace
-from sme2_assets.targets.elf import MACHINES, machine_of
 from sme2_assets.targets.remote.connection import FULL_REMEDY, Connection, Held, Script, shell_program
+from sme2_assets.toolchain.elf import MACHINES, machine_of
 
 Log = Callable[[str], None]
 

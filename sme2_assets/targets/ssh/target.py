@@ -8,7 +8,7 @@ from functools import cached_property
 
 from sme2_assets.errors import Refused, Sme2Error
 from sme2_assets.evidence.device import AARCH64, Fidelity, architecture, device_name, native_fidelity
-from sme2_assets.targets.base import Availability, MachineFacts
+from sme2_assets.targets.base import MachineFacts
 from sme2_assets.targets.host import host_arch
 from sme2_assets.targets.reading import printable_name
 from sme2_assets.targets.remote.connection import shell_program
@@ -17,6 +17,7 @@ from sme2_assets.targets.remote.target import RemoteTarget
 from sme2_assets.targets.remote.workspace import root_folder
 from sme2_assets.targets.ssh.address import parse_address
 from sme2_assets.targets.ssh.connection import ROOT_VARIABLE, SshConnection
+from sme2_assets.toolchain import Availability
 
 # A relative path there is to be ignored, as the XDG specification says.
 _ABSOLUTE_CACHE = 'case "${XDG_CACHE_HOME-}" in /*) ;; *) unset XDG_CACHE_HOME;; esac\n'

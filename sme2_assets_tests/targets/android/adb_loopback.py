@@ -34,8 +34,8 @@ from sme2_assets.runner.bundle import host_is_target
 from sme2_assets.targets.android.adb import Adb
 from sme2_assets.targets.android.device import Device
 from sme2_assets.targets.android.target import AndroidTarget
-from sme2_assets.targets.debian import fetch_packages
-from sme2_assets.targets.qemu import Qemu, _fetch_program
+from sme2_assets.toolchain.debian import fetch_packages
+from sme2_assets.toolchain.qemu import Qemu, _fetch_program
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
 from sme2_assets_tests.targets import foreign_cpu
 from sme2_assets_tests.targets.loopback import Relayed, free_port

@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import Sme2Error
-from sme2_assets.targets.debian import fetch_packages
 from sme2_assets.targets.ssh.address import Address
 from sme2_assets.targets.ssh.connection import SshConnection
 from sme2_assets.targets.ssh.target import SshTarget
+from sme2_assets.toolchain.debian import fetch_packages
 from sme2_assets_tests.reach import skip_out_of_reach, skip_where_ci_would_fail
 from sme2_assets_tests.servers import for_every_user
 from sme2_assets_tests.targets.loopback import Relayed, free_port

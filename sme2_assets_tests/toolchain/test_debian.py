@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import PackagesUnavailable
-from sme2_assets.targets.debian import PROGRAMS, fetch_packages
+from sme2_assets.toolchain.debian import PROGRAMS, fetch_packages
 
 
 @pytest.fixture(autouse=True)

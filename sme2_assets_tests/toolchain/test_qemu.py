@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from sme2_assets.errors import TargetUnavailable
-from sme2_assets.targets import debian, qemu
-from sme2_assets.targets.qemu import Qemu, ensure_qemu, find_qemu, offers_sme2, provision_qemu, search_qemu
+from sme2_assets.toolchain import debian, qemu
+from sme2_assets.toolchain.qemu import Qemu, ensure_qemu, find_qemu, offers_sme2, provision_qemu, search_qemu
 from sme2_assets_tests.reach import mirror_answers, skip_where_ci_would_fail
 
 PROVISION = """
 import sys
 from pathlib import Path
-from sme2_assets.targets.qemu import provision_qemu
+from sme2_assets.toolchain.qemu import provision_qemu
 print(provision_qemu(Path(sys.argv[1]), log=lambda line: print(line, flush=True)).path)
 """
 

@@ -15,11 +15,12 @@ from sme2_assets.diagnostics import doctor
 from sme2_assets.distribution import cross_compiler_remedy
 from sme2_assets.errors import BuildError
 from sme2_assets.store import Store
-from sme2_assets.targets import cross_compiler, local
-from sme2_assets.targets.cross_compiler import compiler_availability, compiler_folder, find_cross_compiler
-from sme2_assets.targets.debian import RECORD
+from sme2_assets.targets import local
 from sme2_assets.targets.local import EmulatedTarget
-from sme2_assets.targets.qemu import Qemu
+from sme2_assets.toolchain import cross_compiler
+from sme2_assets.toolchain.cross_compiler import compiler_availability, compiler_folder, find_cross_compiler
+from sme2_assets.toolchain.debian import RECORD
+from sme2_assets.toolchain.qemu import Qemu
 from sme2_assets_tests.reach import skip_out_of_reach
 
 # As the assembler says it when a library of its own is not found.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import cached_property
-from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +15,7 @@ AARCH64 = 183
 MACHINES = {"aarch64": AARCH64, "x86_64": 62}
 
 _MAGIC = b"\x7fELF"
-_SYMBOLS, _DYNAMIC, _NO_BITS, _DYNAMIC_SYMBOLS = 2, 6, 8, 11
-_EXECUTABLE = 4
+_SYMBOLS, _DYNAMIC, _DYNAMIC_SYMBOLS = 2, 6, 11
 _NEEDED = 1
 _FUNCTION = 2
 
@@ -58,7 +56,7 @@ class Needs:
 class Elf:
     """An ELF file in memory. Anything else, or a damaged file, is a ValueError or struct.error."""
 
-    def __init__(self, data: bytes | mmap) -> None:
+    def __init__(self, data: bytes) -> None:
         if data[:4] != _MAGIC:
             raise ValueError("not an ELF file")
         if data[4:6] != b"\x02\x01":
@@ -107,10 +105,6 @@ class Elf:
             for name, info, _, defined_in, _, _ in struct.iter_unpack("<IBBHQQ", self._content(section))
             if info & 0xF == _FUNCTION and defined_in != 0
         }
-
-    def code(self) -> list[tuple[int, int]]:
-        """Where code is in the file: offset and size."""
-        return [(s.offset, s.size) for s in self.sections if s.flags & _EXECUTABLE and s.kind != _NO_BITS]
 
     def _content(self, section: _Section) -> bytes:
         return self.data[section.offset : section.offset + section.size]

@@ -22,9 +22,9 @@ from pathlib import Path
 from sme2_assets.distribution import cross_compiler_remedy
 from sme2_assets.errors import BuildError, PackagesUnavailable
 from sme2_assets.store import sha256_of_text, write_text_atomically
-from sme2_assets.targets.base import Availability
-from sme2_assets.targets.debian import PROGRAMS, RECORD, fetch_packages, libraries_the_host_lacks
-from sme2_assets.targets.elf import AARCH64, machine_of
+from sme2_assets.toolchain import Availability
+from sme2_assets.toolchain.debian import PROGRAMS, RECORD, fetch_packages, libraries_the_host_lacks
+from sme2_assets.toolchain.elf import AARCH64, machine_of
 
 Log = Callable[[str], None]
 

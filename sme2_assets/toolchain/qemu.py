@@ -24,7 +24,7 @@ from typing import Literal
 from sme2_assets.distribution import emulator_remedy
 from sme2_assets.errors import PackagesUnavailable, TargetUnavailable
 from sme2_assets.store import one_at_a_time, sha256_of_file
-from sme2_assets.targets.debian import Fetched, fetch_packages
+from sme2_assets.toolchain.debian import Fetched, fetch_packages
 
 Version = tuple[int, int, int]
 Log = Callable[[str], None]
