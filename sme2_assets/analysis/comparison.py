@@ -79,7 +79,7 @@ class ArmRounds:
 def why_not_a_pair(a: dict[str, Any], b: dict[str, Any]) -> str | None:
     """Why the two runs may not be compared at all, or None."""
     # Of several arms, each of the others is compared with the first.
-    first = "off" if a["experiment"] == "sme2" else "a"
+    first = "a" if a["experiment"] in ("arms", "aa") else "off"
     if not a["arm"] == first < b["arm"]:
         wanted = "off and on" if first == "off" else "a and another one"
         return f"the runs are the arms {a['arm']} and {b['arm']}, not {wanted}"

@@ -92,10 +92,7 @@ def sme2_comparison(
         rows = compare_pair(warehouse, off["run_id"], on["run_id"])
         warehouse.publish()
         categories = pd.concat(
-            [
-                rows_of_view(warehouse, "category_summary", rows[f"{sme2}_run_id"].iloc[0])
-                for sme2 in ("off", "on")
-            ]
+            [rows_of_view(warehouse, "category_summary", rows[f"{arm}_run_id"].iloc[0]) for arm in ("a", "b")]
         )
         explanation = explain(warehouse, rows["session_id"].iloc[0])
         answer = session_answer(warehouse, explanation, rows)
@@ -147,13 +144,16 @@ def _arms(
     return off, on
 
 
+_TIMES = {"off": "a_ns", "on": "b_ns"}
+
+
 def _numbers(model: pd.Series) -> dict[str, dg.MetadataValue]:
     """What the UI plots over the sessions; what a pair cannot show is left out: 0 would be wrong."""
     times = {
         "speedup": model["speedup"],
         "speedup, lower end": model["speedup_low"],
         "speedup, upper end": model["speedup_high"],
-        **{f"latency {arm} ms": _milliseconds(model[f"{arm}_ns"]) for arm in ("off", "on")},
+        **{f"latency {sme2} ms": _milliseconds(model[column]) for sme2, column in _TIMES.items()},
     }
     counts = {
         "CONV and GEMM in all": model["matrix_operators"],
