@@ -154,6 +154,19 @@ def test_a_run_that_is_not_complete_or_whose_checks_failed_is_not_compared(lab: 
     assert set(lab.requested()) == {"sme2_comparison", "report"}
 
 
+def test_a_pair_whose_checks_end_after_the_daemon_looked_is_compared_then(lab: Lab):
+    for asset in ("etdump_traces", "timeline", "kernel_evidence", "category_summary"):
+        for key in (OFF, ON):
+            lab.instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition=key))
+    assert lab.requested() == {}
+    for asset, checks in CHECKS.items():
+        for check in checks:
+            evaluation = dg.AssetCheckEvaluation(dg.AssetKey(asset), check, passed=True, metadata={})
+            lab.instance.report_runless_asset_event(evaluation)
+    assert lab.requested() == {"sme2_comparison": {PAIR}, "report": {PAIR}}
+    assert lab.requested() == {}
+
+
 def test_a_new_report_makes_the_overview_anew(lab: Lab):
     lab.instance.report_runless_asset_event(dg.AssetMaterialization("report", partition=PAIR))
     result = dg.evaluate_automation_conditions(defs, lab.instance, cursor=lab.cursor)

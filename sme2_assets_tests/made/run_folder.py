@@ -325,10 +325,10 @@ class MadeRun:
             run_id=self.run_id,
             session_id=self.session_id,
             sequence=self.sequence,
-            experiment="arms" if self.factor else "sme2",
+            experiment=self.factor if self.factor == "aa" else "arms" if self.factor else "sme2",
             arm=self.arm if self.factor else self.sme2,
             arms=self.arms if self.factor else 1 + self.paired,
-            factor=self.factor or ("sme2" if self.paired else None),
+            factor=None if self.factor == "aa" else self.factor or ("sme2" if self.paired else None),
             identity=Identity(
                 variant=self.variant,
                 model=model,

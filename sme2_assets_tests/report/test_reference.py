@@ -128,7 +128,12 @@ def test_its_checks_find_no_fault(warehouse: Warehouse):
 
 
 def test_the_pages_of_the_assets_say_so_too(warehouse: Warehouse):
-    for metadata in (summaries.run_metadata, summaries.kernel_metadata):
+    for metadata in (
+        summaries.latency_metadata,
+        summaries.operator_metadata,
+        summaries.category_metadata,
+        summaries.kernel_metadata,
+    ):
         shown = metadata(warehouse, INTEL.run_id)
         assert shown
         text = "\n".join(f"{name}: {value.value}" for name, value in shown.items())

@@ -38,15 +38,14 @@ from sme2_assets.warehouse.shared import catch_up
 # A run of one partition measured one state alone: a baseline, which is compared with nothing. This does not
 # look at runs in progress, as `eager` does: one whose process was killed would be in progress for ever.
 _noise = dg.AssetSelection.assets("aa_noise")
-_both_are_there: dg.AutomationCondition[Any] = (
-    dg.AutomationCondition.any_deps_match(
-        dg.AutomationCondition.newly_updated()
-        & ~dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={PARTITION})
-    ).ignore(_noise)
-    & ~dg.AutomationCondition.any_deps_missing().ignore(_noise)
-    & dg.AutomationCondition.all_deps_blocking_checks_passed()
-)
-measured_together = _both_are_there.since_last_handled().with_label("both states were measured together")
+_both_are_new: dg.AutomationCondition[Any] = dg.AutomationCondition.any_deps_match(
+    dg.AutomationCondition.newly_updated()
+    & ~dg.AutomationCondition.any_new_update_has_run_tags(tag_keys={PARTITION})
+).ignore(_noise) & ~dg.AutomationCondition.any_deps_missing().ignore(_noise)
+# The checks of a run end some seconds after its rows: the daemon may look in between.
+measured_together = (
+    _both_are_new.since_last_handled() & dg.AutomationCondition.all_deps_blocking_checks_passed()
+).with_label("both states were measured together")
 
 
 class ComparisonConfig(dg.Config):
